@@ -1,0 +1,1 @@
+"""What makes graphs: PyTorch models, and generated families."""

@@ -1,0 +1,1 @@
+"""Capture and profile a PyTorch training step."""

@@ -1,0 +1,1 @@
+"""Optimal rematerialization schedules for PyTorch training under a memory budget."""

@@ -1,0 +1,1 @@
+"""Replays a plan on a captured program, in training."""

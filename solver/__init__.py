@@ -1,0 +1,1 @@
+"""Graphs in, plans out: the accounting, the formulation, the search and the baselines."""

@@ -1,0 +1,1 @@
+"""Published heuristics, one file each, as schedules of any graph."""

@@ -1,0 +1,122 @@
+"""An independent checker: shares no code with `simulate` or with any solver.
+
+It works from the file's words, per tensor instead of per step: every instance of a tensor becomes an
+interval of steps, reads must fall into an interval, and the peak is found by sweeping the interval
+ends. A plan is returned or replayed only after it passed.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from .errors import CheckError
+
+if TYPE_CHECKING:
+    from .graph import Graph
+    from .plan import Plan
+
+
+def check(graph: Graph, plan: Plan) -> None:
+    """Raise unless `plan` is a valid schedule of `graph` with the peak and time that it claims.
+
+    Raises
+    ------
+    CheckError
+        With the first violation: another graph, a read of a missing tensor, a forbidden
+        recomputation, an op or output left out, a wrong peak or time, a peak above the budget.
+    """
+    check_schedule(graph, plan)
+    words = [word.split(" ") for word in plan.steps]
+    spent = sum(graph.ops[int(n)].time_ns for verb, n in words if verb == "compute")
+    if spent != plan.time_ns:
+        raise CheckError(f"the plan claims {plan.time_ns} ns, its schedule takes {spent} ns")
+    peak = check_peak(graph, plan.steps)
+    if peak != plan.peak_bytes:
+        raise CheckError(f"the plan claims a peak of {plan.peak_bytes} B, it is {peak} B")
+    base = sum(op.time_ns for op in graph.ops)
+    if base != plan.base_time_ns:
+        raise CheckError(
+            f"the plan claims {plan.base_time_ns} ns without recomputation, not {base}"
+        )
+    if plan.lower_bound_ns > plan.time_ns:
+        raise CheckError(
+            f"the plan's lower bound of {plan.lower_bound_ns} ns is above its time {plan.time_ns} ns"
+        )
+    if plan.peak_bytes > plan.budget_bytes:
+        raise CheckError(f"peak {plan.peak_bytes} B is above the budget {plan.budget_bytes} B")
+
+
+def check_schedule(graph: Graph, plan: Plan) -> None:
+    """Raise unless the plan is for `graph` and its steps can run; says nothing of peak and time."""
+    if plan.graph_hash != graph.structure_hash:
+        raise CheckError(
+            f"the plan was made for another graph ({plan.graph_name}, {plan.graph_hash[:12]}) than "
+            f"{graph.name} ({graph.structure_hash[:12]}): capture and solve again"
+        )
+    producer = {t: i for i, op in enumerate(graph.ops) for t in op.outputs}
+    alive: set[int] = set()
+    runs = [0] * len(graph.ops)
+    for position, word in enumerate(plan.steps):
+        verb, _, number = word.partition(" ")
+        index = int(number) if number.isdecimal() else -1
+        limit = len(graph.ops) if verb == "compute" else len(graph.tensors)
+        if verb not in ("compute", "free") or not 0 <= index < limit:
+            raise CheckError(f"step {position} is {word!r}: no such step in {graph.name}")
+        if verb == "free":
+            if index not in alive:
+                raise CheckError(f"step {position} frees tensor {index}, which is not in memory")
+            if graph.tensors[index].output:
+                raise CheckError(f"step {position} frees the output {graph.tensors[index].name}")
+            alive.remove(index)
+            continue
+        op = graph.ops[index]
+        missing = [t for t in op.inputs if t in producer and t not in alive]
+        if missing:
+            raise CheckError(
+                f"step {position} computes {op.name}, whose input "
+                f"{graph.tensors[missing[0]].name} is not in memory"
+            )
+        runs[index] += 1
+        if runs[index] > 1 and not op.recompute:
+            raise CheckError(f"step {position} runs {op.name} again, which must run only once")
+        alive.update(op.outputs)
+    for index, count in enumerate(runs):
+        if count == 0:
+            raise CheckError(f"op {index} ({graph.ops[index].name}) never runs")
+    for t in producer:
+        if graph.tensors[t].output and t not in alive:
+            raise CheckError(f"the output {graph.tensors[t].name} is missing at the end")
+
+
+def check_peak(graph: Graph, steps: tuple[str, ...]) -> int:
+    """Peak in bytes, resident ones included, found from the interval of every tensor instance."""
+    total = len(steps)
+    change = [0] * (total + 1)
+    born: dict[int, int] = {}
+    seen: set[int] = set()
+    for position, word in enumerate(steps):
+        verb, number = word.split(" ")
+        index = int(number)
+        if verb == "free":
+            change[born.pop(index)] += graph.tensors[index].size_bytes
+            change[position] -= graph.tensors[index].size_bytes
+            continue
+        op = graph.ops[index]
+        extra = op.workspace_bytes
+        if index in seen and op.rerun_workspace_bytes >= 0:
+            extra = op.rerun_workspace_bytes
+        seen.add(index)
+        for t in op.outputs:
+            if t in born:  # the second copy lives for this step only
+                extra += graph.tensors[t].size_bytes
+            else:
+                born[t] = position
+        change[position] += extra
+        change[position + 1] -= extra
+    for t, position in born.items():
+        change[position] += graph.tensors[t].size_bytes
+    made = {t for op in graph.ops for t in op.outputs}
+    constant = graph.extra_resident_bytes
+    constant += sum(x.size_bytes for i, x in enumerate(graph.tensors) if i not in made)
+    return constant + max(accumulate(change[:total]), default=0)

@@ -1,0 +1,66 @@
+"""The errors that a user can cause, each with one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+
+class LowtideError(Exception):
+    """Base of every error that lowtide raises on purpose; `exit_code` is the command line's."""
+
+    exit_code = 1
+
+
+class InputError(LowtideError):
+    """A broken file, an unknown name, an unreadable budget: the input is at fault."""
+
+    exit_code = 2
+
+
+class CheckError(LowtideError):
+    """A plan that breaks a rule; the message names the first violation."""
+
+    exit_code = 1
+
+
+class InfeasibleError(LowtideError):
+    """No schedule was found, or none exists, under the budget.
+
+    Attributes
+    ----------
+    smallest_bytes
+        Smallest budget for which a schedule was found, resident bytes included; None if unknown.
+    limiting_op
+        Name of the op that sets that peak.
+    proven
+        True when no schedule of the searched class can meet the budget.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        smallest_bytes: int | None = None,
+        limiting_op: str | None = None,
+        proven: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.smallest_bytes = smallest_bytes
+        self.limiting_op = limiting_op
+        self.proven = proven
+
+
+class NoPlanError(LowtideError):
+    """The time limit passed before any schedule within the budget was found."""
+
+    exit_code = 5
+
+
+class CaptureError(InputError):
+    """A model that cannot be exported; the message names the user's line where known."""
+
+
+class ReplayError(LowtideError):
+    """A replayed step was called in a way its plan was not made for."""
+
+    exit_code = 2

@@ -1,0 +1,259 @@
+"""The computation graph of one training step: operators, tensors, and what each costs.
+
+An operator ("op") is one call that computes something; a tensor is one storage. Views are not ops.
+Ops stand in base order: the order in which the graph runs when nothing is recomputed. Nothing here
+knows of PyTorch: front ends make graphs, the solver reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import numpy as np
+
+from .errors import InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+Phase = Literal["forward", "backward", "none"]
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One storage.
+
+    Attributes
+    ----------
+    name
+        Unique name, stable between captures of the same step.
+    size_bytes
+        Bytes its allocation takes on the device.
+    output
+        True if it must stay from its production to the end of the step (a loss, a gradient).
+    spec
+        Data type and shape as text (`f32[4, 128]`), empty for graphs that have none.
+    """
+
+    name: str
+    size_bytes: int
+    output: bool = False
+    spec: str = ""
+
+
+class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One operator, with indices into the graph's tensors.
+
+    Attributes
+    ----------
+    name, kind
+        Unique name, and the operator it calls (`aten.mm.default`).
+    time_ns
+        Device time of one execution, in nanoseconds.
+    inputs, outputs
+        Indices of the tensors it reads and produces, each listed once. Each run makes all outputs.
+    workspace_bytes
+        Transient bytes that live only during the op, beside inputs and outputs.
+    rerun_workspace_bytes
+        The same for every execution after the first (a random op must put the generator's state
+        back); -1 means the same as `workspace_bytes`.
+    recompute
+        False if it may run only once: side effects, collectives, the boundary to the backward.
+    phase
+        Where it runs when nothing is recomputed.
+    module, source
+        Module path and line of the user's code, for reports.
+    """
+
+    name: str
+    kind: str
+    time_ns: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    workspace_bytes: int = 0
+    rerun_workspace_bytes: int = -1
+    recompute: bool = True
+    phase: Phase = "none"
+    module: str = ""
+    source: str = ""
+
+
+class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A training step. Tensors that no op produces are resident: parameters, buffers, inputs.
+
+    Attributes
+    ----------
+    name
+        What the graph is of.
+    ops, tensors
+        Ops in base order; tensors in any order.
+    extra_resident_bytes
+        Bytes always in memory that no op reads (optimizer state).
+    size_unit, time_unit
+        `bytes` and `ns`, or `elements` and `cost` for abstract instances.
+    meta
+        Anything a front end wants to keep (device, versions, cost model).
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    tensors: tuple[Tensor, ...]
+    extra_resident_bytes: int = 0
+    size_unit: str = "bytes"
+    time_unit: str = "ns"
+    meta: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse graphs that are not in topological order or have dangling indices."""
+        produced: set[int] = set()
+        made_somewhere = {t for op in self.ops for t in op.outputs}
+        count = len(self.tensors)
+        for index, op in enumerate(self.ops):
+            where = f"graph {self.name!r}: op {index} ({op.name})"
+            if len(set(op.inputs)) != len(op.inputs) or len(set(op.outputs)) != len(op.outputs):
+                raise InputError(f"{where} lists a tensor twice")
+            for t in (*op.inputs, *op.outputs):
+                if not 0 <= t < count:
+                    raise InputError(f"{where} names tensor {t}; there are {count}")
+            for t in op.inputs:
+                if t in made_somewhere and t not in produced:
+                    raise InputError(
+                        f"{where} reads tensor {t} before it is produced: not a topological order"
+                    )
+            for t in op.outputs:
+                if t in produced:
+                    raise InputError(f"{where} produces tensor {t}, which another op produces")
+                produced.add(t)
+            if op.time_ns < 0 or op.workspace_bytes < 0:
+                raise InputError(f"{where} has a negative time or workspace")
+        for index, tensor in enumerate(self.tensors):
+            if tensor.size_bytes < 0:
+                raise InputError(f"graph {self.name!r}: tensor {index} has a negative size")
+        names = [op.name for op in self.ops]
+        if len(set(names)) != len(names):
+            raise InputError(f"graph {self.name!r}: two ops have the same name")
+
+    @cached_property
+    def arrays(self) -> GraphArrays:
+        """The same graph as compact arrays, for solvers."""
+        return GraphArrays.of(self)
+
+    @cached_property
+    def resident_bytes(self) -> int:
+        """Bytes always in memory: tensors without producer, plus `extra_resident_bytes`."""
+        made = {t for op in self.ops for t in op.outputs}
+        return self.extra_resident_bytes + sum(
+            tensor.size_bytes for i, tensor in enumerate(self.tensors) if i not in made
+        )
+
+    @cached_property
+    def structure_hash(self) -> str:
+        """SHA-256 over what a schedule depends on: ops, dependencies, shapes; not times."""
+        digest = hashlib.sha256()
+        for tensor in self.tensors:
+            size = "" if tensor.spec else str(tensor.size_bytes)
+            digest.update(f"t {tensor.spec} {size} {int(tensor.output)}\n".encode())
+        for op in self.ops:
+            line = f"o {op.kind} {op.inputs} {op.outputs} {int(op.recompute)} {op.phase}\n"
+            digest.update(line.encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def boundary(self) -> int:
+        """Index of the first backward op; the number of ops if there is none."""
+        for index, op in enumerate(self.ops):
+            if op.phase == "backward":
+                return index
+        return len(self.ops)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphArrays:
+    """A graph as arrays; `x_ptr[i]:x_ptr[i+1]` is the slice of `x` that belongs to i (CSR).
+
+    Attributes
+    ----------
+    time, workspace, rerun_workspace, recompute
+        Per op: nanoseconds, bytes, bytes, 0 or 1.
+    size, producer, output
+        Per tensor: bytes, producing op (-1: resident), 0 or 1.
+    in_ptr, in_idx, out_ptr, out_idx
+        Inputs and outputs of ops. Resident tensors are left out of the inputs.
+    use_ptr, use_idx
+        Ops that read each tensor, ascending.
+    """
+
+    time: Ints
+    workspace: Ints
+    rerun_workspace: Ints
+    recompute: Ints
+    size: Ints
+    producer: Ints
+    output: Ints
+    in_ptr: Ints
+    in_idx: Ints
+    out_ptr: Ints
+    out_idx: Ints
+    use_ptr: Ints
+    use_idx: Ints
+
+    @classmethod
+    def of(cls, graph: Graph) -> GraphArrays:
+        """Build the arrays of `graph`."""
+        ops, tensors = graph.ops, graph.tensors
+        producer = np.full(len(tensors), -1, dtype=np.int64)
+        for i, op in enumerate(ops):
+            producer[list(op.outputs)] = i
+        inputs = [[t for t in op.inputs if producer[t] >= 0] for op in ops]
+        users: list[list[int]] = [[] for _ in tensors]
+        for i, read in enumerate(inputs):
+            for t in read:
+                users[t].append(i)
+        in_ptr, in_idx = _csr(inputs)
+        out_ptr, out_idx = _csr([list(op.outputs) for op in ops])
+        use_ptr, use_idx = _csr(users)
+        workspace = [op.workspace_bytes for op in ops]
+        rerun = [
+            op.workspace_bytes if op.rerun_workspace_bytes < 0 else op.rerun_workspace_bytes
+            for op in ops
+        ]
+        return cls(
+            time=np.array([op.time_ns for op in ops], dtype=np.int64),
+            workspace=np.array(workspace, dtype=np.int64),
+            rerun_workspace=np.array(rerun, dtype=np.int64),
+            recompute=np.array([op.recompute for op in ops], dtype=np.int64),
+            size=np.array([t.size_bytes for t in tensors], dtype=np.int64),
+            producer=producer,
+            output=np.array([t.output for t in tensors], dtype=np.int64),
+            in_ptr=in_ptr,
+            in_idx=in_idx,
+            out_ptr=out_ptr,
+            out_idx=out_idx,
+            use_ptr=use_ptr,
+            use_idx=use_idx,
+        )
+
+    def inputs(self, op: int) -> Ints:
+        """Non-resident tensors that `op` reads."""
+        return self.in_idx[self.in_ptr[op] : self.in_ptr[op + 1]]
+
+    def outputs(self, op: int) -> Ints:
+        """Tensors that `op` produces."""
+        return self.out_idx[self.out_ptr[op] : self.out_ptr[op + 1]]
+
+    def users(self, tensor: int) -> Ints:
+        """Ops that read `tensor`, ascending."""
+        return self.use_idx[self.use_ptr[tensor] : self.use_ptr[tensor + 1]]
+
+
+def _csr(rows: list[list[int]]) -> tuple[Ints, Ints]:
+    """Row pointers and concatenated indices of a list of lists."""
+    pointer = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=pointer[1:])
+    flat = [x for row in rows for x in row]
+    return pointer, np.array(flat, dtype=np.int64)

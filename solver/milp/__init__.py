@@ -1,0 +1,1 @@
+"""The staged integer program: one matrix builder over any cut into stages, and its backends."""

@@ -1,0 +1,1 @@
+"""Incumbents: local search over schedules with a compiled evaluator."""
