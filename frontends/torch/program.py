@@ -1,0 +1,250 @@
+"""The captured program: what each op of the graph runs, and what goes in and comes out.
+
+A *value* is one tensor of the exported graph, a *tensor* of the `Graph` is one storage. Every value
+belongs to exactly one storage. Base values are made by ops or are inputs; all others are views,
+made on demand from their source value, and never scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils._pytree import TreeSpec
+
+    from ...solver.graph import Graph
+
+InputKind = Literal["param", "buffer", "input", "constant", "tangent"]
+
+
+class Kind(StrEnum):
+    """What a program op does."""
+
+    CALL = "call"
+    RNG_STATE = "rng_state"
+    BACKWARD = "backward"
+    WRITE_BACK = "write_back"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRef:
+    """Placeholder for a tensor value inside the arguments of a call."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operator.
+
+    Attributes
+    ----------
+    target
+        The operator overload, or a Python callable.
+    args, kwargs
+        Nested arguments: `ValueRef` where a tensor goes, literals otherwise.
+    outputs
+        Values made; None for an element that nobody uses or that is not a tensor.
+    unpack
+        True if the target returns a tuple or list whose elements are `outputs`.
+    """
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int | None, ...]
+    unpack: bool
+
+    def refs(self) -> Iterator[int]:
+        """Values read, in argument order, repeated if read twice."""
+        yield from refs_in(self.args)
+        yield from refs_in(tuple(self.kwargs.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOp:
+    """One op of the program, parallel to `Graph.ops`.
+
+    Attributes
+    ----------
+    kind, call
+        What it does; `call` only for `Kind.CALL`.
+    reads, writes
+        Values read and made. RNG_STATE saves the generator state of its device into `writes[0]`;
+        BACKWARD is the boundary and makes the tangents; WRITE_BACK copies `reads[0]` into the
+        input `target_input`; SNAPSHOT makes `writes[0]`, a clone of the resident value `reads[0]`.
+    random
+        True for a call that draws random numbers.
+    rng_value
+        For a random call: the value that holds the generator state from before its first run.
+    target_input
+        For WRITE_BACK: index into `Program.inputs`.
+    """
+
+    kind: Kind
+    call: Call | None
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    random: bool = False
+    rng_value: int | None = None
+    target_input: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueMeta:
+    """Shape (elements), strides (elements), offset (elements), data type and device of a value."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    storage_offset: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """Where an input value of the program comes from.
+
+    Attributes
+    ----------
+    kind, value
+        Its kind and value index.
+    fqn
+        For parameters and buffers: the name to resolve at call time, relative to the user's model;
+        names of a loss module start with `loss_fn.`.
+    position
+        For an input: its place in `tree_flatten((args, kwargs))`; for a tangent: the index of the
+        forward output that it belongs to; otherwise -1.
+    tensor
+        For a constant: the tensor itself, by reference.
+    requires_grad
+        Whether it required a gradient at capture.
+    """
+
+    kind: InputKind
+    value: int
+    fqn: str = ""
+    position: int = -1
+    tensor: torch.Tensor | None = None
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One leaf of the flattened forward output.
+
+    Attributes
+    ----------
+    value, literal
+        The value, or the Python object for a leaf that is not a tensor (`value` None).
+    differentiable
+        True if a gradient can flow back through it; it then has a tangent input.
+    input_position
+        Index into `Program.inputs` of the input, parameter or buffer that it is or views.
+    refuse_backward
+        True if the plain run lets gradients flow through it and the program does not (it
+        differentiates the loss only): a backward through it must raise.
+    """
+
+    value: int | None
+    literal: Any = None
+    differentiable: bool = False
+    input_position: int | None = None
+    refuse_backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GradSpec:
+    """The gradient of one parameter or input.
+
+    Attributes
+    ----------
+    input
+        Index into `Program.inputs`.
+    value
+        The value that holds the gradient; None if there is none.
+    """
+
+    input: int
+    value: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGuard:
+    """What a tensor argument must look like for the program to be valid."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    stride: tuple[int, ...]
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralGuard:
+    """The value that an argument which is not a tensor must be equal to."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Program:
+    """A training step as straight-line code over values.
+
+    Attributes
+    ----------
+    graph
+        The same step for the solver.
+    ops
+        One per `graph.ops`, same index.
+    value_tensor
+        Value to index in `graph.tensors`; -1 for a value without storage.
+    value_meta
+        What each value looks like.
+    views
+        Value to the call that makes it from another value of the same storage; a call with several
+        outputs is the same object under each of them.
+    inputs, outputs, gradients
+        What goes in, the leaves of the forward output, and the gradients that backward gives.
+    in_spec, out_spec
+        Structure of `(args, kwargs)` and of the output.
+    guards
+        One per leaf of `(args, kwargs)`.
+    training
+        Module path to its `training` flag at capture.
+    shared
+        Groups of names that were one Parameter or buffer.
+    """
+
+    graph: Graph
+    ops: tuple[ProgramOp, ...]
+    value_tensor: tuple[int, ...]
+    value_meta: tuple[ValueMeta, ...]
+    views: dict[int, Call]
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    out_spec: TreeSpec
+    gradients: tuple[GradSpec, ...]
+    in_spec: TreeSpec
+    guards: tuple[TensorGuard | LiteralGuard, ...]
+    training: dict[str, bool]
+    shared: tuple[tuple[str, ...], ...]
+
+
+def refs_in(argument: Any) -> Iterator[int]:
+    """Values that a nested argument names, in order."""
+    if isinstance(argument, ValueRef):
+        yield argument.index
+    elif isinstance(argument, (tuple, list)):
+        for item in argument:
+            yield from refs_in(item)
+    elif isinstance(argument, dict):
+        for item in argument.values():
+            yield from refs_in(item)
+    elif isinstance(argument, slice):
+        yield from refs_in((argument.start, argument.stop, argument.step))
