@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +11,8 @@ from ...solver.errors import InputError
 from .program import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import torch
     from torch import nn
 

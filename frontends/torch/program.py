@@ -7,12 +7,13 @@ made on demand from their source value, and never scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import torch
     from torch.utils._pytree import TreeSpec
 
