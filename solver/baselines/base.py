@@ -1,0 +1,93 @@
+"""What the heuristic baselines share: exact evaluation, and the choice under a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from ..errors import LowtideError
+from ..schedule import Schedule
+from ..simulate import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..graph import Graph
+    from ..realise import Tables
+
+
+class NotApplicableError(LowtideError):
+    """A baseline that has nothing to work on in this graph; the message says why."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule with its exact peak (bytes, resident ones included) and time (ns)."""
+
+    schedule: Schedule
+    peak_bytes: int
+    time_ns: int
+
+
+def evaluate(graph: Graph, computes: Sequence[int]) -> Candidate:
+    """Complete executions to a schedule and simulate it."""
+    schedule = Schedule.from_computes(graph, computes)
+    result = simulate(graph, schedule)
+    return Candidate(schedule, result.peak_bytes, result.time_ns)
+
+
+def choose(candidates: Iterable[Candidate], budget_bytes: int | None) -> Schedule | None:
+    """Cheapest schedule within the budget, else the one with the smallest peak.
+
+    Without a budget the smallest peak wins. Ties go to the other measure, then to the first.
+    """
+    within: Candidate | None = None
+    smallest: Candidate | None = None
+    for it in candidates:
+        if budget_bytes is not None and it.peak_bytes <= budget_bytes:
+            key = (it.time_ns, it.peak_bytes)
+            if within is None or key < (within.time_ns, within.peak_bytes):
+                within = it
+        key = (it.peak_bytes, it.time_ns)
+        if smallest is None or key < (smallest.peak_bytes, smallest.time_ns):
+            smallest = it
+    best = within or smallest
+    return None if best is None else best.schedule
+
+
+def forward_sizes(graph: Graph) -> list[int]:
+    """Bytes that each forward op produces."""
+    return [
+        sum(graph.tensors[t].size_bytes for t in op.outputs) for op in graph.ops[: graph.boundary]
+    ]
+
+
+def crossing_bytes(graph: Graph, tables: Tables) -> list[int]:
+    """Per position p of the forward order: bytes made before op p and read at or after it.
+
+    Only reads of the forward phase count: these bytes are the price of a segment border at p.
+    """
+    change = [0] * (tables.boundary + 1)
+    for t, producer in enumerate(tables.producer):
+        last = max((u for u in tables.users[t] if u < tables.boundary), default=-1)
+        if 0 <= producer < last:
+            change[producer + 1] += graph.tensors[t].size_bytes
+            change[last + 1] -= graph.tensors[t].size_bytes
+    return list(accumulate(change))[: tables.boundary]
+
+
+def narrow_positions(graph: Graph, tables: Tables) -> list[int]:
+    """Positions at which no fewer bytes cross on either side: articulation points of a chain.
+
+    Of several neighbouring positions with equal bytes all are returned.
+    """
+    crossing = crossing_bytes(graph, tables)
+    count = len(crossing)
+    down = [True] * count  # crossing does not fall strictly below on the way to the left
+    up = [True] * count
+    for p in range(2, count):
+        down[p] = crossing[p] < crossing[p - 1] or (crossing[p] == crossing[p - 1] and down[p - 1])
+    for p in range(count - 2, -1, -1):
+        up[p] = crossing[p] < crossing[p + 1] or (crossing[p] == crossing[p + 1] and up[p + 1])
+    return [p for p in range(1, count) if down[p] and up[p]]

@@ -1,0 +1,141 @@
+"""Segment checkpointing, O(sqrt n) memory: Chen et al. 2016 (arXiv 1604.06174), Algorithm 3.
+
+The forward order is cut into segments; what crosses a border is kept, the inside of a segment is
+recomputed when the backward phase enters it. Algorithm 3 walks the order, adds up the bytes made
+since the last border and places a border at the next candidate once they exceed B; B is searched
+around sqrt(x y), where B = 0 gives x bytes kept between segments and y in the largest (appendix A).
+
+Deviations, needed for general graphs or because they only help:
+
+* A border keeps every tensor made before it and read after it in the forward phase, not one node.
+* Candidates (the set C of the paper) are all positions, or only the narrow ones, where no fewer
+  bytes cross just before or after (on a chain of blocks: the outputs of the blocks).
+* The last segment is not dropped: it would be recomputed at once (as `checkpoint_sequential` does).
+* Recomputation is lazy: of a segment only what the backward phase asks for is computed again.
+* With a budget, B runs over a geometric grid from the largest op to the whole forward phase beside
+  the paper's six values, followed by bisection at the border of the budget; the cheapest wins.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ..realise import Tables, border_tensors, realise_saved
+from .base import Candidate, choose, evaluate, forward_sizes, narrow_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..graph import Graph
+    from ..schedule import Schedule
+
+GRID = 32
+BISECTIONS = 6
+
+
+def sqrt_n(graph: Graph, budget_bytes: int | None) -> Schedule | None:
+    """Best segment checkpointing within the budget, else the one with the smallest peak.
+
+    Parameters
+    ----------
+    graph
+        Any graph; without a backward phase everything is kept.
+    budget_bytes
+        Upper bound on the peak, resident bytes included; None asks for the smallest peak.
+    """
+    tables = Tables.of(graph)
+    found: list[Candidate] = [evaluate(graph, range(len(graph.ops)))]
+    if 0 < tables.boundary < len(graph.ops):
+        for positions in (range(1, tables.boundary), narrow_positions(graph, tables)):
+            found.extend(_search(graph, tables, positions, budget_bytes))
+    return choose(found, budget_bytes)
+
+
+def segment(sizes: Sequence[int], positions: Sequence[int], limit: float) -> tuple[int, ...]:
+    """Algorithm 3: borders such that a segment ends at the first candidate above `limit` bytes.
+
+    Parameters
+    ----------
+    sizes
+        Bytes made by each forward op.
+    positions
+        Candidate borders, ascending; border p lies before op p.
+    limit
+        B of the paper, in bytes.
+    """
+    borders: list[int] = []
+    allowed = set(positions)
+    held = 0
+    for op, size in enumerate(sizes):
+        if op in allowed and held > limit:
+            borders.append(op)
+            held = 0
+        held += size
+    return tuple(borders)
+
+
+def leaves(borders: Sequence[int], count: int) -> list[int]:
+    """Segment of each of `count` forward ops."""
+    result = [0] * count
+    for number, (start, end) in enumerate(pairwise([0, *borders, count])):
+        result[start:end] = [number] * (end - start)
+    return result
+
+
+def checkpoint(graph: Graph, tables: Tables, borders: Sequence[int]) -> Candidate:
+    """Keep what crosses `borders` and the last segment; recompute the rest once."""
+    leaf_of = leaves(borders, tables.boundary)
+    saved = border_tensors(tables, leaf_of)
+    last = len(borders)
+    saved.update(
+        t for op in range(tables.boundary) if leaf_of[op] == last for t in tables.outputs[op]
+    )
+    return evaluate(graph, realise_saved(graph, saved, tables=tables))
+
+
+def _search(
+    graph: Graph, tables: Tables, positions: Sequence[int], budget_bytes: int | None
+) -> Iterator[Candidate]:
+    """Candidates of the grid over B, then of the bisection between its best neighbours."""
+    sizes = forward_sizes(graph)
+    seen: dict[tuple[int, ...], Candidate] = {}
+
+    def run(limit: float) -> Candidate:
+        borders = segment(sizes, positions, limit)
+        if borders not in seen:
+            seen[borders] = checkpoint(graph, tables, borders)
+        return seen[borders]
+
+    limits = sorted({0.0, *_paper_grid(sizes, positions), *_geometric_grid(sizes)})
+    results = [run(limit) for limit in limits]
+    if budget_bytes is not None:
+        # Where the budget starts or stops to hold, look between the two values of B.
+        for (low, first), (high, second) in pairwise(zip(limits, results, strict=True)):
+            holds = first.peak_bytes <= budget_bytes
+            if holds == (second.peak_bytes <= budget_bytes):
+                continue
+            for _ in range(BISECTIONS):
+                middle = (low + high) / 2
+                if (run(middle).peak_bytes <= budget_bytes) == holds:
+                    low = middle
+                else:
+                    high = middle
+    yield from seen.values()
+
+
+def _paper_grid(sizes: Sequence[int], positions: Sequence[int]) -> list[float]:
+    """The six values of appendix A, between B0 / sqrt 2 and B0 sqrt 2 with B0 = sqrt(x y)."""
+    borders = segment(sizes, positions, 0)
+    kept = sum(sizes[b - 1] for b in borders)
+    largest = max((sum(sizes[a:b]) for a, b in pairwise([0, *borders, len(sizes)])), default=0)
+    centre = float(kept * largest) ** 0.5
+    return [centre * 2 ** (-0.5 + step / 5) for step in range(6)]
+
+
+def _geometric_grid(sizes: Sequence[int]) -> list[float]:
+    """Values of B from half the largest op to the whole forward phase."""
+    total = float(sum(sizes))
+    start = max(max(sizes, default=0) / 2, total / (4 * len(sizes)), 1.0)
+    ratio = max(total / start, 1.0) ** (1 / (GRID - 1))
+    return [start * ratio**step for step in range(GRID)]
