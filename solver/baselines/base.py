@@ -56,6 +56,11 @@ def choose(candidates: Iterable[Candidate], budget_bytes: int | None) -> Schedul
     return None if best is None else best.schedule
 
 
+def points(graph: Graph, most: int) -> int:
+    """How many candidates to try in one search: fewer on graphs of thousands of ops."""
+    return max(12, min(most, 60_000 // max(len(graph.ops), 1)))
+
+
 def forward_sizes(graph: Graph) -> list[int]:
     """Bytes that each forward op produces."""
     return [

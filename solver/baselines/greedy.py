@@ -17,7 +17,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from ..realise import Tables, realise_saved
-from .base import Candidate, choose, evaluate
+from .base import Candidate, choose, evaluate, points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,11 +64,11 @@ def drop_order(graph: Graph, tables: Tables) -> list[int]:
     ]
 
     def cost(tensor: int, limit: float) -> int:
-        """Time to recompute `tensor`, or a part of it above `limit`."""
+        """Time to recompute `tensor`, or a part of it above twice `limit`."""
         total = 0
         seen = {tables.producer[tensor]}
         stack = [tables.producer[tensor]]
-        while stack and total <= limit:
+        while stack and total <= 2 * limit:  # twice: bounds from below grow in few steps
             op = stack.pop()
             total += time[op]
             for t in tables.inputs[op]:
@@ -100,7 +100,8 @@ def _prefixes(graph: Graph, tables: Tables, budget_bytes: int | None) -> Iterato
         saved = everything.difference(order[:dropped])
         return evaluate(graph, realise_saved(graph, saved, hold=hold, tables=tables))
 
-    grid = sorted({round(len(order) * step / POINTS) for step in range(POINTS + 1)})
+    count = points(graph, POINTS)
+    grid = sorted({round(len(order) * step / count) for step in range(count + 1)})
     for hold in HOLDS:
         before: tuple[int, Candidate] | None = None
         for dropped in grid:

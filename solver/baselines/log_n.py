@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ..realise import Tables, realise_nested
-from .base import Candidate, choose, evaluate, forward_sizes, narrow_positions
+from .base import Candidate, choose, evaluate, forward_sizes, narrow_positions, points
 from .sqrt_n import leaves
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def log_n(graph: Graph, budget_bytes: int | None) -> Schedule | None:
     found = [evaluate(graph, range(len(graph.ops)))]
     if 0 < tables.boundary < len(graph.ops):
         for positions in (range(1, tables.boundary), narrow_positions(graph, tables)):
-            for branches in BRANCHES:
+            for branches in BRANCHES[:: 1 if points(graph, 24) == 24 else 3]:
                 found.extend(_depths(graph, tables, positions, branches))
     return choose(found, budget_bytes)
 

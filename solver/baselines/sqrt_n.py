@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..realise import Tables, border_tensors, realise_saved
-from .base import Candidate, choose, evaluate, forward_sizes, narrow_positions
+from .base import Candidate, choose, evaluate, forward_sizes, narrow_positions, points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +107,9 @@ def _search(
             seen[borders] = checkpoint(graph, tables, borders)
         return seen[borders]
 
-    limits = sorted({0.0, *_paper_grid(sizes, positions), *_geometric_grid(sizes)})
+    limits = sorted(
+        {0.0, *_paper_grid(sizes, positions), *_geometric_grid(sizes, points(graph, GRID))}
+    )
     results = [run(limit) for limit in limits]
     if budget_bytes is not None:
         # Where the budget starts or stops to hold, look between the two values of B.
@@ -133,9 +135,9 @@ def _paper_grid(sizes: Sequence[int], positions: Sequence[int]) -> list[float]:
     return [centre * 2 ** (-0.5 + step / 5) for step in range(6)]
 
 
-def _geometric_grid(sizes: Sequence[int]) -> list[float]:
+def _geometric_grid(sizes: Sequence[int], count: int) -> list[float]:
     """Values of B from half the largest op to the whole forward phase."""
     total = float(sum(sizes))
     start = max(max(sizes, default=0) / 2, total / (4 * len(sizes)), 1.0)
-    ratio = max(total / start, 1.0) ** (1 / (GRID - 1))
-    return [start * ratio**step for step in range(GRID)]
+    ratio = max(total / start, 1.0) ** (1 / (count - 1))
+    return [start * ratio**step for step in range(count)]
