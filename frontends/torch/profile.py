@@ -1,0 +1,297 @@
+"""Measures what every op of a captured step costs: time, output bytes, workspace.
+
+Each distinct signature runs on synthetic arguments, alone on the device: profiling needs the memory
+of the largest op, not of the step. Model, buffers and random state are left as they were. Results
+are cached on disk; what the time budget does not cover is extrapolated with a roofline.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from ...runtime.meter import MeterError
+from ...runtime.rng import state_functions
+from ...solver.errors import InputError
+from .bench import (
+    allocated_bytes,
+    as_replayed,
+    expected_timing_ns,
+    measure_memory,
+    measure_time,
+    run_once,
+)
+from .machine import Machine
+from .profile_cache import Measurement, ProfileCache, machine_text
+from .program import Call, Kind, ValueRef
+from .roofline import op_time
+from .signature import Signature, signature
+from .synthetic import Synthesizer, is_real
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .captured import Captured
+    from .program import Program, ProgramOp
+
+    Progress = Callable[[int, int, str], None]
+
+_log = logging.getLogger(__name__)
+
+_TRUSTED_NS = 1_000_000  # a first run this long is close to the median of more
+
+
+@dataclass
+class _Entry:
+    """One signature: the ops that have it, what a roofline says, and what was measured."""
+
+    signature: Signature
+    call: Call
+    roofline_ns: int
+    ops: list[int] = field(default_factory=list)
+    found: Measurement | None = None
+
+
+def profile(
+    captured: Captured,
+    *,
+    budget_s: float = 60.0,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Captured:
+    """The same step with measured times, workspaces and sizes.
+
+    Parameters
+    ----------
+    captured
+        The step; its device must be this machine's.
+    budget_s
+        Seconds to spend. The costliest signatures are timed first; those that come too late are
+        run once for their memory, and get the time of that run or a scaled roofline.
+    cache
+        Reuse and store measurements in the user's cache folder (`LOWTIDE_CACHE_DIR`).
+    progress
+        Called as `progress(done, total, operator)` before each signature.
+
+    Returns
+    -------
+    Captured
+        With `times`, `machine` and counts of measured signatures in `graph.meta`.
+
+    Raises
+    ------
+    InputError
+        If the budget is not positive or the device is not available.
+    """
+    if not budget_s > 0:
+        raise InputError(f"the profiling budget is {budget_s} s: it must be positive")
+    device = captured.device
+    if device.type not in ("cpu", "cuda") or (
+        device.type == "cuda" and not torch.cuda.is_available()
+    ):
+        raise InputError(f"cannot profile on device {device}: use times='roofline'")
+    deadline = time.monotonic() + budget_s
+    store = ProfileCache(device) if cache else None
+    machine = Machine.measured(device, cache=cache)
+    entries = _entries(captured.program, machine)
+    if store is not None:
+        for entry in entries:
+            if entry.signature.portable:
+                entry.found = store.get(entry.signature.key)
+    todo = [e for e in entries if e.found is None or e.found.time_ns < 0]
+    # What is left out at the end should matter least.
+    todo.sort(key=lambda e: -e.roofline_ns * len(e.ops))
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda), as_replayed():
+        _measure(captured, todo, deadline, progress)
+    if store is not None:
+        store.update(
+            {e.signature.key: e.found for e in todo if e.signature.portable and e.found is not None}
+        )
+    return _with_measured(captured, entries)
+
+
+def op_call(program: Program, op: ProgramOp) -> Call | None:
+    """What an op runs, as a call: snapshots clone, write-backs copy; None for the boundary."""
+    if op.kind is Kind.CALL:
+        return op.call
+    aten: Any = torch.ops.aten
+    if op.kind is Kind.SNAPSHOT:
+        return Call(aten.clone.default, (ValueRef(op.reads[0]),), {}, op.writes, False)
+    if op.kind is Kind.WRITE_BACK and op.target_input is not None:
+        target = program.inputs[op.target_input].value
+        args = (ValueRef(target), ValueRef(op.reads[0]))
+        return Call(aten.copy_.default, args, {}, (None,), False)
+    if op.kind is Kind.RNG_STATE:
+        return Call(state_functions(state_device(program, op))[0], (), {}, op.writes, False)
+    return None
+
+
+def state_device(program: Program, op: ProgramOp) -> torch.device:
+    """Device of the generator whose state an op saves: that of the random call that uses it."""
+    for other in program.ops:
+        if other.rng_value == op.writes[0] and other.writes:
+            return program.value_meta[other.writes[0]].device
+    return torch.device("cpu")
+
+
+def _entries(program: Program, machine: Machine) -> list[_Entry]:
+    found: dict[str, _Entry] = {}
+    for index, op in enumerate(program.ops):
+        call = op_call(program, op)
+        if call is None:
+            continue
+        if op.kind is Kind.RNG_STATE:
+            # A bound method has no name that means the same in another process.
+            mark = Signature(f"generator state of {state_device(program, op).type}", True)
+        else:
+            mark = signature(call, program.value_meta)
+        entry = found.get(mark.key)
+        if entry is None:
+            entry = found[mark.key] = _Entry(mark, call, op_time(program, op, machine))
+        entry.ops.append(index)
+    return list(found.values())
+
+
+def _measure(
+    captured: Captured, todo: list[_Entry], deadline: float, progress: Progress | None
+) -> None:
+    device = captured.device
+    synthesizer = Synthesizer(captured)
+    # One run of each signature that is still to come, for its memory.
+    reserve = sum(e.roofline_ns for e in todo) / 1e9
+    for done, entry in enumerate(todo):
+        if progress is not None:
+            progress(done, len(todo), str(entry.call.target))
+        reserve -= entry.roofline_ns / 1e9
+        try:
+            args, kwargs = synthesizer.arguments(entry.call)
+            first_run = entry.found is None
+            if entry.found is None:
+                entry.found = measure_memory(entry.call, args, kwargs, device)
+            first_ns = entry.found.first_ns
+            left_ns = (deadline - time.monotonic() - reserve) * 1e9
+            if expected_timing_ns(first_ns) > left_ns:
+                continue
+            fn = run_once(entry.call, args, kwargs)
+            if not first_run:
+                fn()
+            spent = measure_time(fn, first_ns, device)
+            entry.found = msgspec.structs.replace(entry.found, time_ns=spent)
+        except MeterError:
+            raise
+        except Exception as error:
+            # Any operator of any library: the plan stays valid, only its estimate is coarser.
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            _log.warning(
+                "%s cannot be measured alone (%s): its time is a roofline's",
+                entry.call.target,
+                reason[0],
+            )
+        finally:
+            args, kwargs = (), {}
+    if progress is not None and todo:
+        progress(len(todo), len(todo), "")
+
+
+def _with_measured(captured: Captured, entries: list[_Entry]) -> Captured:
+    """Put measurements into the graph."""
+    program, graph = captured.program, captured.graph
+    times = [op.time_ns for op in graph.ops]
+    workspace = [op.workspace_bytes for op in graph.ops]
+    sizes = [allocated_bytes(t.size_bytes, captured.device) for t in graph.tensors]
+    _measure_resident(captured, sizes)
+    boundary = [i for i, op in enumerate(program.ops) if op.kind is Kind.BACKWARD]
+    for index in boundary:
+        times[index] = 0
+    timed = [e for e in entries if e.found is not None and e.found.time_ns >= 0]
+    scale = _scale(timed)
+    for entry in entries:
+        estimate = _time(entry, scale)
+        for index in entry.ops:
+            times[index] = estimate
+            if entry.found is not None:
+                workspace[index] = _measured_bytes(program, index, entry.found, sizes)
+    counts = f"{len(entries)} signatures, {len(timed)} timed, "
+    counts += f"{sum(e.found is None for e in entries)} not runnable"
+    meta = {"times": "measured", "machine": machine_text(captured.device), "profile": counts}
+    return captured.with_costs(time_ns=times, workspace=workspace, sizes=sizes, meta=meta)
+
+
+def _measured_bytes(program: Program, index: int, found: Measurement, sizes: list[int]) -> int:
+    """Workspace of an op; the sizes of its outputs go into `sizes`."""
+    op = program.ops[index]
+    call = op_call(program, op)
+    assert call is not None
+    storages: dict[int, int] = {}
+    for element, value in enumerate(call.outputs):
+        tensor = -1 if value is None else program.value_tensor[value]
+        if tensor < 0 or element >= len(found.sizes) or found.sizes[element] < 0:
+            continue
+        twin = found.shares[element]
+        owner = call.outputs[twin] if twin >= 0 else None
+        if twin == -2 or (owner is not None and program.value_tensor[owner] != tensor):
+            _log.warning(
+                "%s: %s shares memory with another tensor when it runs, but not in the captured "
+                "graph: the predicted peak is too high by up to its size",
+                program.graph.ops[index].name,
+                program.graph.tensors[tensor].name,
+            )
+            storages.setdefault(tensor, sizes[tensor])
+            continue
+        storages[tensor] = found.sizes[element]
+    if op.kind is not Kind.RNG_STATE or state_device(program, op).type == "cpu":
+        # Generator states live in host memory: on another device they are not counted.
+        for tensor, size in storages.items():
+            sizes[tensor] = size
+    return max(0, found.peak_bytes - sum(storages.values()))
+
+
+def _measure_resident(captured: Captured, sizes: list[int]) -> None:
+    """Put the real storage bytes of parameters, buffers and constants into `sizes`."""
+    for spec in captured.program.inputs:
+        tensor: torch.Tensor | None = spec.tensor
+        if spec.kind in ("param", "buffer"):
+            tensor = _named(captured, spec.fqn)
+        index = captured.program.value_tensor[spec.value]
+        if tensor is not None and index >= 0 and is_real(tensor):
+            sizes[index] = allocated_bytes(tensor.untyped_storage().nbytes(), captured.device)
+
+
+def _named(captured: Captured, name: str) -> torch.Tensor | None:
+    """The parameter or buffer of that name."""
+    root: Any = captured.model
+    if name.startswith("loss_fn."):
+        root, name = captured.loss_fn, name.removeprefix("loss_fn.")
+    path, _, last = name.rpartition(".")
+    try:
+        found = getattr(root.get_submodule(path), last)
+    except AttributeError:
+        return None
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _time(entry: _Entry, scale: float) -> int:
+    found = entry.found
+    if found is not None and found.time_ns >= 0:
+        return found.time_ns
+    if found is not None and found.first_ns >= _TRUSTED_NS:
+        return found.first_ns
+    return max(1, round(entry.roofline_ns * scale))
+
+
+def _scale(timed: list[_Entry]) -> float:
+    """Median of measured over roofline time."""
+    ratios = [
+        math.log(max(1, e.found.time_ns) / max(1, e.roofline_ns))
+        for e in timed
+        if e.found is not None
+    ]
+    return math.exp(statistics.median(ratios)) if ratios else 1.0

@@ -1,0 +1,169 @@
+"""Measurements kept on disk, so that the next profile of the same step runs nothing.
+
+One JSON file for each machine, torch version and thread setting: signature key -> measurement.
+Writers merge what is there, write beside it and rename, so a reader never sees half a file; of two
+writers at the same instant one may lose entries, which are then measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import platformdirs
+import torch
+
+from ...solver.errors import InputError
+from ...solver.files import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_log = logging.getLogger(__name__)
+
+VERSION = 1
+MAX_ENTRIES = 20_000
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one call costs.
+
+    Attributes
+    ----------
+    op
+        The operator, for people who read the file.
+    time_ns
+        Median time in nanoseconds; -1 if only memory was measured.
+    peak_bytes
+        Most bytes allocated at once during the call, outputs included.
+    sizes
+        Bytes of the storage of each element of the output; -1 for one that is not a tensor.
+    shares
+        For each element: index of an earlier element with the same storage, -1 for none,
+        -2 if it shares the storage of an argument.
+    first_ns
+        Nanoseconds of the run under the meter, cold: an upper bound of the time.
+    """
+
+    op: str
+    time_ns: int
+    peak_bytes: int
+    sizes: tuple[int, ...]
+    shares: tuple[int, ...]
+    first_ns: int = 0
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    machine: str
+    entries: dict[str, Measurement] = {}
+
+
+def cache_dir() -> Path:
+    """Folder of lowtide's caches: `LOWTIDE_CACHE_DIR`, or the user's cache folder."""
+    chosen = os.environ.get("LOWTIDE_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("lowtide"))
+
+
+def device_name(device: torch.device) -> str:
+    """Name of the hardware behind a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    import platform
+
+    return platform.processor() or platform.machine()
+
+
+def machine_text(device: torch.device) -> str:
+    """All that a measurement depends on beside its signature: hardware, version, settings."""
+    parts = [device_name(device), f"torch {torch.__version__}"]
+    if device.type == "cuda":
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        parts += [
+            f"cuda {torch.version.cuda}",
+            f"tf32 {matmul.allow_tf32} {cudnn.allow_tf32}",
+            f"cudnn {cudnn.enabled} {cudnn.benchmark} {cudnn.deterministic}",
+        ]
+    else:
+        parts += [
+            f"threads {torch.get_num_threads()}",
+            f"mkldnn {torch.backends.mkldnn.enabled}",
+            f"isa {torch.backends.cpu.get_cpu_capability()}",
+        ]
+    parts.append(f"deterministic {torch.are_deterministic_algorithms_enabled()}")
+    return ", ".join(parts)
+
+
+class ProfileCache:
+    """The measurements of one machine.
+
+    Parameters
+    ----------
+    device
+        Device whose measurements these are.
+    folder
+        Where the file is; default `cache_dir()`.
+    """
+
+    def __init__(self, device: torch.device, folder: Path | None = None) -> None:
+        self.machine = machine_text(device)
+        digest = hashlib.sha256(self.machine.encode()).hexdigest()[:16]
+        self.path = (folder or cache_dir()) / f"profile-{device.type}-{digest}.json"
+        self._known: dict[str, Measurement] | None = None
+
+    def get(self, key: str) -> Measurement | None:
+        """The measurement of a signature key, if known."""
+        if self._known is None:
+            self._known = self._read()
+        return self._known.get(key)
+
+    def update(self, fresh: Mapping[str, Measurement]) -> None:
+        """Add measurements to the file; a folder that cannot be written costs a log line."""
+        if not fresh:
+            return
+        merged = self._read()
+        for key, value in fresh.items():
+            # Re-insert: the oldest entries stand first and go first.
+            merged.pop(key, None)
+            merged[key] = value
+        for key in list(merged)[: max(0, len(merged) - MAX_ENTRIES)]:
+            del merged[key]
+        self._known = merged
+        document = _File(VERSION, self.machine, merged)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path, msgspec.json.encode(document))
+        except (OSError, InputError) as error:
+            _log.warning("profile cache not written: %s", error)
+
+    def _read(self) -> dict[str, Measurement]:
+        document = read_json(self.path, _File)
+        if document is None:
+            return {}
+        if document.version != VERSION or document.machine != self.machine:
+            _log.warning("profile cache %s is of another version: ignored", self.path)
+            return {}
+        entries: dict[str, Measurement] = document.entries
+        return entries
+
+
+def read_json(path: Path, kind: type[Any]) -> Any:
+    """A cached document, or None if it is missing or damaged (the latter with a log line)."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        _log.warning("cache file %s cannot be read (%s): ignored", path, error)
+        return None
