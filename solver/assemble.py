@@ -1,0 +1,78 @@
+"""From a sequence of executions to a checked plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .check import check
+from .plan import Plan, Status, Stop
+from .schedule import Schedule
+from .simulate import simulate
+from .version import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .graph import Graph
+
+BASE_ORDER_CLASS = (
+    "schedules that run every op first in the base order, and again at most once between two ops"
+    " of that order"
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a plan came about: what `Plan` records beside the schedule."""
+
+    method: str
+    seed: int
+    threads: int
+    seconds: float
+    stopped_by: Stop = Stop.DONE
+    lower_bound_ns: int = -1
+    gap: float = 0.0
+    backend: str = ""
+
+
+def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: Origin) -> Plan:
+    """Simulate, wrap and check.
+
+    A schedule outside the bound's class may be faster than the bound; the plan then claims no more
+    than its own time as the bound.
+
+    Raises
+    ------
+    CheckError
+        If the schedule breaks a rule or the budget: a defect of the method that made it.
+    """
+    schedule = Schedule.from_computes(graph, computes)
+    simulation = simulate(graph, schedule)
+    base = sum(op.time_ns for op in graph.ops)
+    bound = min(origin.lower_bound_ns, simulation.time_ns)
+    near = bound >= 0 and simulation.time_ns - bound <= origin.gap * simulation.time_ns
+    packages = ["numpy", "numba"]
+    packages += {"highs": ["highspy"], "cpsat": ["ortools"]}.get(origin.backend, [])
+    packages += [p for p in ("ortools", "pulp") if origin.backend.startswith(p)]
+    plan = Plan(
+        graph_name=graph.name,
+        graph_hash=graph.structure_hash,
+        budget_bytes=budget_bytes,
+        resident_bytes=graph.resident_bytes,
+        peak_bytes=simulation.peak_bytes,
+        time_ns=simulation.time_ns,
+        base_time_ns=base,
+        lower_bound_ns=bound,
+        bound_class=BASE_ORDER_CLASS if bound >= 0 else "",
+        status=Status.OPTIMAL if near else Status.FEASIBLE,
+        stopped_by=origin.stopped_by,
+        method=origin.method,
+        seed=origin.seed,
+        threads=origin.threads,
+        solve_seconds=round(origin.seconds, 3),
+        versions=versions(*packages),
+        steps=schedule.to_text(),
+    )
+    check(graph, plan)
+    return plan

@@ -1,0 +1,66 @@
+"""What the solver holds on to: the best schedule within the budget, and the smallest peak seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .progress import Event
+
+if TYPE_CHECKING:
+    from .control import Control
+    from .progress import Progress
+    from .search.anneal import Found
+
+
+@dataclass
+class Incumbent:
+    """Best schedule within `room` bytes (resident bytes not counted), and a lower bound on time.
+
+    Attributes
+    ----------
+    bound_ns
+        Proven lower bound over the class of schedules that the staged program covers.
+    smallest
+        The schedule with the smallest peak seen so far, within the budget or not.
+    """
+
+    room: int
+    base_ns: int
+    control: Control
+    progress: Progress
+    best: Found | None = None
+    smallest: Found | None = None
+    bound_ns: int = 0
+    origin: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def offer(self, found: Found | None, origin: str) -> bool:
+        """Take `found` if it is better than what is held; True if it is."""
+        if found is None:
+            return False
+        if self.smallest is None or found.peak < self.smallest.peak:
+            self.smallest = found
+        if found.peak > self.room or (self.best is not None and found.time >= self.best.time):
+            return False
+        self.best, self.origin = found, origin
+        self._tell(origin)
+        return True
+
+    def raise_bound(self, bound_ns: int, origin: str) -> None:
+        """Take a proven bound if it is higher."""
+        if bound_ns > self.bound_ns:
+            self.bound_ns = bound_ns
+            self._tell(origin)
+
+    @property
+    def gap(self) -> float:
+        """(time - bound) / time of the best schedule; infinity without one."""
+        if self.best is None:
+            return float("inf")
+        return max(0.0, (self.best.time - self.bound_ns) / max(1, self.best.time))
+
+    def _tell(self, note: str) -> None:
+        time = None if self.best is None else self.best.time
+        bound = self.bound_ns if self.bound_ns > 0 else None
+        self.progress.update(Event(self.control.elapsed, time, bound, self.base_ns, note))

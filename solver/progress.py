@@ -1,0 +1,43 @@
+"""How a long solve tells what it has found so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Event:
+    """A new incumbent, a new bound, or a note.
+
+    Attributes
+    ----------
+    seconds
+        Since the solve began.
+    incumbent_ns, bound_ns
+        Time of the best schedule within the budget, and the lower bound; None if not known yet.
+    base_ns
+        Time of the step without recomputation.
+    note
+        What happened, in a few words.
+    """
+
+    seconds: float
+    incumbent_ns: int | None
+    bound_ns: int | None
+    base_ns: int
+    note: str
+
+
+class Progress(Protocol):
+    """Anything that wants to hear of events."""
+
+    def update(self, event: Event) -> None:
+        """Take note of `event`; called from the solving thread."""
+
+
+class Silent:
+    """Hears everything and says nothing."""
+
+    def update(self, event: Event) -> None:
+        """Do nothing."""

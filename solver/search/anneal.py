@@ -1,0 +1,247 @@
+"""Simulated annealing over keep rules: cost plus a penalty for bytes above the budget.
+
+Moves: one gap, all gaps of a tensor, an exchange between two nearby gaps, and moves aimed at what
+is in memory at the peak. Each move is evaluated exactly. The idea of searching schedules by
+annealing on an exact evaluator is that of FastSA (Imanishi et al. 2023); the space here is smaller
+(the base order is kept) and starts from solutions of the relaxed integer program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from .evaluate import Arrays, arrays_of, cost, expand, expand_carried
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from ..control import Control
+    from ..graph import Graph
+
+    Ints = npt.NDArray[np.int64]
+    Bytes = npt.NDArray[np.int8]
+    Bools = npt.NDArray[np.bool_]
+
+CHUNK = 1000
+
+
+@njit(cache=True, nogil=True)
+def _seed(value: int) -> None:
+    np.random.seed(value)  # noqa: NPY002 - numba's own generator
+
+
+@njit(cache=True, nogil=True)
+def _propose(
+    rule: Bytes, trial: Bytes, movable: Ints, begin: Ints, end: Ints, owner: Ints, ptr: Ints,
+    over: bool, where: int,
+) -> None:  # fmt: skip
+    """Write a neighbour of `rule` into `trial`."""
+    trial[:] = rule
+    kind = np.random.random()  # noqa: NPY002
+    pick = movable[np.random.randint(len(movable))]  # noqa: NPY002
+    if kind < 0.35:  # aim at the peak, or at what is recomputed
+        for _ in range(30):
+            pick = movable[np.random.randint(len(movable))]  # noqa: NPY002
+            kept = rule[pick] == 1 or rule[pick] == 3
+            if over and kept and begin[pick] < where < end[pick]:
+                trial[pick] = 0 if np.random.random() < 0.5 else 2  # noqa: NPY002
+                return
+            if not over and not kept:
+                trial[pick] = 1 if np.random.random() < 0.7 else 3  # noqa: NPY002
+                return
+        trial[pick] = np.random.randint(4)  # noqa: NPY002
+    elif kind < 0.70:
+        trial[pick] = np.random.randint(4)  # noqa: NPY002
+    elif kind < 0.80:
+        t = owner[pick]
+        value = np.random.randint(4)  # noqa: NPY002
+        for gap in range(ptr[t], ptr[t + 1]):
+            trial[gap] = value
+    else:  # exchange
+        for _ in range(20):
+            at = np.random.randint(len(movable))  # noqa: NPY002
+            other_at = at + np.random.randint(-25, 26)  # noqa: NPY002
+            if other_at < 0 or other_at >= len(movable):
+                continue
+            one, other = movable[at], movable[other_at]
+            if rule[one] != rule[other]:
+                trial[one], trial[other] = rule[other], rule[one]
+                return
+        trial[pick] = np.random.randint(4)  # noqa: NPY002
+
+
+@njit(cache=True, nogil=True)
+def _anneal(
+    g: Arrays, rule: Bytes, best: Bytes, best_key: Ints, movable: Ints, begin: Ints, end: Ints,
+    owner: Ints, room: int, penalty: float, hot: float, cold: float, moves: int, computes: Ints,
+) -> int:  # fmt: skip
+    """Anneal `rule` in place; keep the best in `best`, its excess and time in `best_key`.
+
+    Returns how many of the moves ended above the budget.
+    """
+    trial = rule.copy()
+    length = expand(g, rule, computes)
+    time, peak, where = cost(g, computes, length)
+    value = time + penalty * max(0, peak - room)
+    above = 0
+    for step in range(moves):
+        _propose(rule, trial, movable, begin, end, owner, g.gap_ptr, peak > room, where)
+        length = expand(g, trial, computes)
+        if length < 0:
+            continue
+        new_time, new_peak, new_where = cost(g, computes, length)
+        new_value = new_time + penalty * max(0, new_peak - room)
+        temperature = hot * (cold / hot) ** (step / moves)
+        change = new_value - value
+        if change <= 0 or np.random.random() < np.exp(-change / temperature):  # noqa: NPY002
+            rule[:] = trial
+            time, peak, where, value = new_time, new_peak, new_where, new_value
+            excess = max(0, peak - room)
+            if excess < best_key[0] or (excess == best_key[0] and time < best_key[1]):
+                best_key[0] = excess
+                best_key[1] = time
+                best[:] = rule
+        if peak > room:
+            above += 1
+    return above
+
+
+@dataclass
+class Found:
+    """A sequence of executions, its time, and its peak without resident bytes."""
+
+    computes: tuple[int, ...]
+    time: int
+    peak: int
+
+
+class Search:
+    """Local search for one graph; the same seed gives the same moves.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    seed
+        Of the moves.
+    """
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.graph = graph
+        self.arrays = arrays_of(graph)
+        self._seed = seed
+        count = len(graph.ops)
+        self._buffer = np.zeros(12 * count + 1000, dtype=np.int64)
+        a = graph.arrays
+        total = int(self.arrays.gap_ptr[-1])
+        self.begin = np.zeros(total, dtype=np.int64)
+        self.end = np.zeros(total, dtype=np.int64)
+        self.owner = np.zeros(total, dtype=np.int64)
+        can_move = np.zeros(total, dtype=np.bool_)
+        for t in range(len(a.size)):
+            if a.producer[t] < 0:
+                continue
+            at = [int(a.producer[t]), *a.users(t).tolist(), count]
+            for j, (begin, end) in enumerate(zip(at, at[1:], strict=False)):
+                gap = int(self.arrays.gap_ptr[t]) + j
+                self.begin[gap], self.end[gap], self.owner[gap] = begin, end, t
+                tail = end == count
+                useful = end - begin > 1 and (not tail or len(at) > 2)
+                can_move[gap] = useful and not self.arrays.forced[t] and a.size[t] > 0
+        self.movable = np.flatnonzero(can_move)
+        self.base_time = int(a.time.sum())
+
+    def measure(self, computes: Sequence[int]) -> Found:
+        """Time and peak of a sequence."""
+        array = np.array(computes, dtype=np.int64)
+        time, peak, _ = cost(self.arrays, array, len(array))
+        return Found(tuple(computes), int(time), int(peak))
+
+    def realise(self, rule: Bytes) -> Found | None:
+        """The schedule that a rule leads to; None if it recomputes absurdly much."""
+        length = expand(self.arrays, rule, self._buffer)
+        return None if length < 0 else self.measure(self._buffer[:length].tolist())
+
+    def realise_carried(self, first: Ints, carried: Bools, again: Bools) -> Found | None:
+        """The schedule of a solution of the staged program; see `expand_carried`."""
+        length = expand_carried(self.arrays, first, carried, again, self._buffer)
+        return None if length < 0 else self.measure(self._buffer[:length].tolist())
+
+    def rule_of(self, computes: Sequence[int]) -> Bytes:
+        """A rule that leads to a schedule like `computes`."""
+        producer = self.graph.arrays.producer
+        rule = np.full(int(self.arrays.gap_ptr[-1]), 1, dtype=np.int8)
+        stage_runs: dict[int, list[int]] = {}
+        seen: set[int] = set()
+        pending: list[int] = []
+        for op in computes:
+            if op not in seen:
+                seen.add(op)
+                for again in pending:
+                    stage_runs.setdefault(again, []).append(op)
+                pending = []
+            else:
+                pending.append(op)
+        for gap in range(len(rule)):
+            runs = stage_runs.get(int(producer[self.owner[gap]]), ())
+            inside = [b for b in runs if self.begin[gap] < b <= self.end[gap]]
+            if inside:
+                late = inside[-1] == self.end[gap]
+                rule[gap] = 0 if late else 2
+        return rule
+
+    def improve(
+        self,
+        rule: Bytes,
+        room: int,
+        *,
+        control: Control,
+        seconds: float,
+        moves: int | None = None,
+        heat: float = 1e-3,
+    ) -> tuple[Bytes, Found | None]:
+        """Anneal from `rule` towards the cheapest schedule within `room` bytes (without resident).
+
+        Parameters
+        ----------
+        seconds, moves
+            Stop after that time, or after that many moves if given.
+        heat
+            First temperature as a share of the step's time.
+        """
+        if len(self.movable) == 0:
+            return rule, self.realise(rule)
+        self._seed += 1
+        _seed(self._seed)
+        current, best = rule.copy(), rule.copy()
+        start = self.realise(rule)
+        infinite = np.iinfo(np.int64).max
+        key = np.array([infinite, infinite], dtype=np.int64)
+        if start is not None:
+            key[:] = max(0, start.peak - room), start.time
+        penalty = 3.0 * self.base_time / max(1, room)
+        begun = control.elapsed
+        done = 0
+        cold = heat * 1e-3
+        chunk = CHUNK if len(self.graph.ops) < 2000 else CHUNK // 10
+        while not control.over:
+            share = done / moves if moves is not None else (control.elapsed - begun) / seconds
+            if share >= 1.0:
+                break
+            hot = self.base_time * heat * (cold / heat) ** share
+            above = _anneal(
+                self.arrays, current, best, key, self.movable, self.begin, self.end, self.owner,
+                room, penalty, hot, hot * 0.9, chunk, self._buffer,
+            )  # fmt: skip
+            done += chunk
+            if above > 0.7 * chunk:
+                penalty *= 1.3
+            elif above < 0.1 * chunk:
+                penalty /= 1.1
+        return best, self.realise(best)

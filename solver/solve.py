@@ -1,0 +1,288 @@
+"""`solve`: a graph and a budget in, a checked plan out, by any method."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .assemble import Origin, assemble
+from .baselines import BASELINES
+from .baselines.base import NotApplicableError
+from .control import Control
+from .errors import InfeasibleError, InputError, NoPlanError
+from .incumbent import Incumbent
+from .milp.backends import backend as backend_named
+from .milp.problem import Outcome
+from .milp.staged import build
+from .milp.stages import every_op, free_tensors
+from .plan import Plan, Stop
+from .progress import Silent
+from .refine import refine
+from .schedule import Schedule
+from .search.anneal import Search
+from .simulate import simulate
+from .smallest import limiting_op, single_op_bound, smallest_found
+from .units import format_bytes, format_percent, parse_budget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .graph import Graph
+    from .progress import Progress
+    from .search.anneal import Found
+
+METHODS: tuple[str, ...] = ("auto", "milp", *BASELINES)
+FIRST_WORK = 20_000_000  # ops times moves of the search before the first integer program
+
+
+def solve(
+    graph: Graph,
+    budget: str | int,
+    *,
+    method: str = "auto",
+    time_limit: float = 60.0,
+    gap: float = 1e-4,
+    threads: int = 1,
+    seed: int = 0,
+    backend: str = "highs",
+    progress: Progress | None = None,
+    start: Plan | None = None,
+) -> Plan:
+    """The fastest schedule of `graph` within `budget`.
+
+    Parameters
+    ----------
+    graph
+        The training step.
+    budget
+        `6GiB`, bytes, a percentage of what can be saved, or `max`; see `parse_budget`.
+    method
+        One of `METHODS`: `auto` (adaptive stage refinement), `milp` (the whole staged program), or a
+        baseline.
+    time_limit
+        Seconds; the best plan found is returned when they pass.
+    gap
+        Stop when (time - lower bound) / time of the whole step is at most this.
+    threads, seed, backend
+        Threads and seed of the solver, and the solver of integer programs.
+    progress
+        Told of every new incumbent and bound.
+    start
+        A plan to start from, for example of a smaller budget.
+
+    Returns
+    -------
+    Plan
+        Checked by `check`. `plan.stopped_by` says whether time or Ctrl-C ended the search.
+
+    Raises
+    ------
+    InputError
+        Unknown method or backend, or an unreadable budget.
+    InfeasibleError
+        No schedule meets the budget (`proven`), or a baseline finds none.
+    NoPlanError
+        Time passed before any schedule within the budget was found.
+    """
+    if method not in METHODS:
+        raise InputError(f"no method {method!r}: choose one of {', '.join(METHODS)}")
+    if not time_limit > 0 or not 0 <= gap < 1 or threads < 1:
+        raise InputError("time limit must be above 0, gap in [0, 1), threads at least 1")
+    if not graph.ops:
+        raise InputError(f"graph {graph.name!r} has no ops: nothing to plan")
+    control = Control(time_limit)
+    everything = simulate(graph, Schedule.keep_everything(graph))
+    budget_bytes = parse_budget(
+        budget, resident_bytes=graph.resident_bytes, peak_bytes=everything.peak_bytes
+    )
+    room = budget_bytes - graph.resident_bytes
+    incumbent = Incumbent(room, everything.time_ns, control, progress or Silent())
+
+    def plan(computes: tuple[int, ...], bound: int) -> Plan:
+        stop = Stop.DONE
+        if bound >= 0 and incumbent.gap > gap and control.over:
+            stop = Stop.INTERRUPTED if control.interrupt.is_set() else Stop.TIME_LIMIT
+        origin = Origin(method, seed, threads, control.elapsed, stop, bound, gap, backend)
+        return assemble(graph, budget_bytes, computes, origin)
+
+    with control.catching_interrupts():
+        if method in BASELINES:
+            return plan(_baseline(graph, method, budget_bytes), -1)
+        incumbent.raise_bound(everything.time_ns, "base time")
+        if everything.peak_bytes <= budget_bytes:
+            return plan(tuple(range(len(graph.ops))), everything.time_ns)
+        floor, op = single_op_bound(graph)
+        search = Search(graph, seed)
+        starts = _starts(graph, search, budget_bytes, incumbent, start)
+        if floor > budget_bytes:
+            raise _infeasible(graph, search, starts, incumbent, budget_bytes, proven=True, op=op)
+        if method == "auto":
+            possible = _auto(graph, search, starts, incumbent, budget_bytes, gap=gap,
+                             backend=backend, threads=threads, seed=seed)  # fmt: skip
+        else:
+            possible = _whole_program(graph, search, incumbent, budget_bytes, gap=gap,
+                                      backend=backend, threads=threads, seed=seed)  # fmt: skip
+        if incumbent.best is None:
+            if not possible:
+                raise _infeasible(graph, search, starts, incumbent, budget_bytes, proven=True)
+            raise _none_in_time(graph, incumbent, budget_bytes, time_limit)
+        return plan(incumbent.best.computes, incumbent.bound_ns)
+
+
+def baseline_starts(
+    graph: Graph, search: Search, budget_bytes: int | None, control: Control
+) -> Iterator[tuple[str, Found]]:
+    """What each baseline makes of the budget, within it or not."""
+    for name, heuristic in BASELINES.items():
+        if control.over:
+            return
+        try:
+            schedule = heuristic(graph, budget_bytes)
+        except NotApplicableError:
+            continue
+        if schedule is not None:
+            yield name, search.measure(schedule.computes())
+
+
+def _starts(
+    graph: Graph, search: Search, budget_bytes: int, incumbent: Incumbent, start: Plan | None
+) -> list[Found]:
+    starts = [search.measure(range(len(graph.ops)))]
+    if start is not None:
+        if start.graph_hash != graph.structure_hash:
+            raise InputError(f"the plan to start from is for another graph ({start.graph_name})")
+        starts.append(search.measure(start.schedule.computes()))
+        incumbent.offer(starts[-1], "given plan")
+    for name, found in baseline_starts(graph, search, budget_bytes, incumbent.control):
+        incumbent.offer(found, name)
+        starts.append(found)
+    return starts
+
+
+def _auto(
+    graph: Graph,
+    search: Search,
+    starts: list[Found],
+    incumbent: Incumbent,
+    budget_bytes: int,
+    *,
+    gap: float,
+    backend: str,
+    threads: int,
+    seed: int,
+) -> bool:
+    """First a short search from the best heuristic, then refinement; False: proven infeasible."""
+    solver = backend_named(backend)
+    first = incumbent.best or min(starts, key=lambda found: found.peak)
+    _, found = search.improve(
+        search.rule_of(first.computes), incumbent.room, control=incumbent.control,
+        seconds=0.1 * max(incumbent.control.remaining, 10.0),
+        moves=max(2000, FIRST_WORK // len(graph.ops)),
+    )  # fmt: skip
+    incumbent.offer(found, "local search")
+    if incumbent.gap <= gap:
+        return True
+    return refine(graph, budget_bytes, incumbent, search, backend=solver, gap=gap,
+                  threads=threads, seed=seed)  # fmt: skip
+
+
+def _whole_program(
+    graph: Graph,
+    search: Search,
+    incumbent: Incumbent,
+    budget_bytes: int,
+    *,
+    gap: float,
+    backend: str,
+    threads: int,
+    seed: int,
+) -> bool:
+    """Checkmate's model with every op an exact stage, in one go; False: proven infeasible."""
+    import numpy as np
+
+    free = free_tensors(graph, incumbent.room, 0.0)
+    program = build(graph, budget_bytes, every_op(graph), free)
+    start = None if incumbent.best is None else program.start_values(incumbent.best.computes)
+    answer = backend_named(backend).solve(
+        program.problem, control=incumbent.control, time_limit=incumbent.control.remaining,
+        gap=gap / 2, threads=threads, seed=seed, start=start,
+    )  # fmt: skip
+    if answer.outcome == Outcome.INFEASIBLE:
+        return incumbent.best is not None
+    if math.isfinite(answer.bound):
+        bound = answer.bound * program.ns_per_unit * (1.0 - 1e-9) - 1.0
+        incumbent.raise_bound(math.ceil(bound), "integer program")
+    if answer.values is not None:
+        firsts = np.arange(len(graph.ops), dtype=np.int64)
+        carried, again = program.carried(answer.values), program.again(answer.values)
+        incumbent.offer(search.realise_carried(firsts, carried, again), "integer program")
+    return True
+
+
+def _baseline(graph: Graph, method: str, budget_bytes: int) -> tuple[int, ...]:
+    schedule = BASELINES[method](graph, budget_bytes)
+    if schedule is None:
+        raise InfeasibleError(f"{method} finds no schedule of {graph.name}")
+    peak = simulate(graph, schedule).peak_bytes
+    if peak > budget_bytes:
+        raise InfeasibleError(
+            f"{method} cannot meet {format_bytes(budget_bytes)} ({budget_bytes} B): the smallest "
+            f"peak it reaches is {format_bytes(peak)} ({peak} B); try method auto",
+            smallest_bytes=peak,
+            limiting_op=limiting_op(graph, schedule.computes()),
+        )
+    return schedule.computes()
+
+
+def _infeasible(
+    graph: Graph,
+    search: Search,
+    starts: list[Found],
+    incumbent: Incumbent,
+    budget_bytes: int,
+    *,
+    proven: bool,
+    op: int = -1,
+) -> InfeasibleError:
+    """Find the smallest budget that can be reached, and say it."""
+    limit = min(15.0, max(2.0, incumbent.control.remaining))
+    control = Control(limit)
+    control.interrupt = incumbent.control.interrupt
+    for _, found in baseline_starts(graph, search, None, control):
+        starts.append(found)
+    if incumbent.smallest is not None:
+        starts.append(incumbent.smallest)
+    found = smallest_found(graph, search, starts, control, limit)
+    smallest = found.peak + graph.resident_bytes
+    setter = limiting_op(graph, found.computes)
+    floor, floor_op = single_op_bound(graph)
+    reason = ""
+    if op >= 0:
+        reason = f"; {graph.ops[floor_op].name} alone needs {format_bytes(floor)} ({floor} B)"
+    return InfeasibleError(
+        f"no schedule fits {format_bytes(budget_bytes)} ({budget_bytes} B){reason}; the smallest "
+        f"budget found is {format_bytes(smallest)} ({smallest} B, "
+        f"{format_percent(smallest / _peak(graph))} of the peak without recomputation), set by "
+        f"{setter}",
+        smallest_bytes=smallest,
+        limiting_op=setter,
+        proven=proven,
+    )
+
+
+def _none_in_time(
+    graph: Graph, incumbent: Incumbent, budget_bytes: int, time_limit: float
+) -> NoPlanError:
+    smallest = incumbent.smallest
+    seen = "" if smallest is None else (
+        f"; the smallest peak seen is {format_bytes(smallest.peak + graph.resident_bytes)} "
+        f"({smallest.peak + graph.resident_bytes} B)"
+    )  # fmt: skip
+    return NoPlanError(
+        f"no schedule within {format_bytes(budget_bytes)} ({budget_bytes} B) found in "
+        f"{time_limit:g} s{seen}: give more time or a larger budget"
+    )
+
+
+def _peak(graph: Graph) -> int:
+    return simulate(graph, Schedule.keep_everything(graph)).peak_bytes
