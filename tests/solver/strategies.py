@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from hypothesis import strategies as st
 
 from lowtide.frontends.generated import build_random
+from lowtide.solver.plan import Plan, Status, Stop
+from lowtide.solver.schedule import Schedule
+from lowtide.solver.simulate import simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lowtide.solver.graph import Graph
 
 
@@ -60,3 +66,29 @@ def with_computes(
     """A graph and a valid sequence of executions of it."""
     graph = draw(graphs(training=training, max_ops=max_ops))
     return graph, draw(compute_sequences(graph))
+
+
+def plan_of(graph: Graph, computes: Sequence[int], **changes: object) -> Plan:
+    """A correct plan from executions, with the fields of `changes` put in."""
+    schedule = Schedule.from_computes(graph, computes)
+    result = simulate(graph, schedule)
+    plan = Plan(
+        graph_name=graph.name,
+        graph_hash=graph.structure_hash,
+        budget_bytes=result.peak_bytes,
+        resident_bytes=graph.resident_bytes,
+        peak_bytes=result.peak_bytes,
+        time_ns=result.time_ns,
+        base_time_ns=sum(op.time_ns for op in graph.ops),
+        lower_bound_ns=-1,
+        bound_class="none",
+        status=Status.FEASIBLE,
+        stopped_by=Stop.DONE,
+        method="test",
+        seed=0,
+        threads=1,
+        solve_seconds=0.5,
+        versions={"lowtide": "0"},
+        steps=schedule.to_text(),
+    )
+    return msgspec.structs.replace(plan, **changes)
