@@ -1,0 +1,229 @@
+"""Puts generated code under autograd: one chain of nodes for each forward, one node a stage.
+
+The node nearest to the outputs starts the generated backward; each node advances it by a stage and
+returns the gradients that are final by then, so that autograd accumulates them, and fires hooks,
+while backward goes on. A token without elements ties each node to the next.
+
+Parameters are never saved through autograd (wrappers like FSDP exchange them); what it would have
+checked, that nothing read by backward was changed in place, is checked here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..solver.errors import ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from .code import StepCode
+
+_FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after "
+    "they have already been freed). Saved intermediate values of the graph are freed when you call "
+    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+    "graph a second time or if you need to access saved tensors after calling backward."
+)
+
+
+_private: Any = torch._C
+_Function: Any = torch.autograd.Function
+
+
+class quiet:
+    """No autograd, no autocast: generated code calls kernels and nothing above them."""
+
+    __slots__ = ("_autocast", "_autograd", "_grad")
+
+    def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        self._autograd = _private._AutoDispatchBelowADInplaceOrView()
+        self._autograd.__enter__()
+        self._autocast = _private._DisableAutocast()
+        self._autocast.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._autocast.__exit__(None, None, None)
+        self._autograd.__exit__(None, None, None)
+        torch._C._set_grad_enabled(self._grad)
+
+
+class Run:
+    """What one forward leaves for its backward.
+
+    Attributes
+    ----------
+    code
+        The generated step.
+    tangents
+        For each tangent: place in the outputs of its output, shape, strides, dtype, device.
+    saved
+        Values that backward needs; None once a backward has consumed them.
+    """
+
+    __slots__ = ("code", "names", "running", "saved", "taken", "tangents", "watched")
+
+    def __init__(self, code: StepCode, tangents: Sequence[Tangent], saved: list[Any]) -> None:
+        self.code = code
+        self.tangents = tangents
+        self.saved: list[Any] | None = saved
+        self.watched: list[tuple[torch.Tensor, int, str]] = []
+        self.running: Generator[None, None, None] | None = None
+        self.taken: list[torch.Tensor] = []
+
+    def watch(self, tensor: torch.Tensor, name: str) -> None:
+        """Remember the version of a tensor that backward will read."""
+        self.watched.append((tensor, tensor._version, name))
+
+    def start(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Begin a backward with the gradients of the outputs.
+
+        Raises
+        ------
+        RuntimeError
+            As PyTorch does: on a second backward without `retain_graph`, and if a tensor that
+            backward reads was changed in place since forward.
+        """
+        saved = self.saved
+        if saved is None:
+            raise RuntimeError(_FREED)
+        for tensor, version, name in self.watched:
+            if tensor._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an "
+                    f"inplace operation: {name} ({tensor.type()} {list(tensor.shape)}) is at "
+                    f"version {tensor._version}; expected version {version} instead"
+                )
+        if torch._C._autograd._get_current_graph_task_keep_graph():
+            saved = list(saved)
+        else:
+            self.saved = None
+            self.watched = []
+        tangents = [tangent.of(gradients) for tangent in self.tangents]
+        self.taken = []
+        self.running = self.code.backward(saved, self._push(), *tangents)
+
+    def _push(self) -> Callable[[torch.Tensor], None]:
+        return self.taken.append
+
+    def advance(self) -> list[torch.Tensor]:
+        """Run one stage; the gradients that are final after it."""
+        assert self.running is not None
+        with quiet():
+            next(self.running, None)
+        gradients = self.taken[:]
+        self.taken.clear()
+        return gradients
+
+    def stop(self) -> None:
+        """Forget a backward that is done, or whose later stages nobody asked for."""
+        self.running = None
+
+
+class Tangent:
+    """The gradient of one output, as the captured program expects it."""
+
+    __slots__ = ("device", "dtype", "output", "shape", "stride")
+
+    def __init__(
+        self,
+        output: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.output = output
+        self.shape, self.stride, self.dtype, self.device = shape, stride, dtype, device
+
+    def of(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """The gradient that arrived, in the captured layout; zeros if none did."""
+        gradient = gradients[self.output] if self.output >= 0 else None
+        if gradient is None:
+            new = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+            return new.zero_()
+        if gradient.stride() == self.stride or gradient.numel() <= 1:
+            return gradient
+        new = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return new.copy_(gradient)
+
+
+class _Stage(_Function):
+    """Node of one stage: forward hands out what the step already computed."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, stage: int, made: list[Any], token: Any, *leaves: Any) -> Any:
+        ctx.run, ctx.stage = run, stage
+        ctx.set_materialize_grads(False)
+        if stage > 0:
+            return torch.empty(0)
+        outputs = tuple(made)
+        made.clear()
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        run: Run = ctx.run
+        if torch.is_grad_enabled():
+            raise ReplayError(
+                "create_graph=True cannot differentiate through a replayed step: it holds first "
+                "derivatives only. Use the original model where gradients of gradients are needed"
+            )
+        if ctx.stage == 0:
+            run.start(gradients)
+        final = run.advance()
+        following = ctx.next_functions[0][0] if ctx.stage + 1 < len(run.code.stages) else None
+        if following is None or not torch._C._will_engine_execute_node(following):
+            run.stop()
+        return (None, None, None, None, *final)
+
+
+class _Refuse(_Function):
+    """Outputs through which the captured step has no gradient, though the plain one has."""
+
+    @staticmethod
+    def forward(ctx: Any, made: list[Any], anchor: Any) -> Any:
+        outputs = tuple(made)
+        made.clear()
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise ReplayError(
+            "this output has no gradient in the replayed step, which was captured for the gradient "
+            "of the loss only. Detach it, or capture the model without its own loss "
+            "and give the whole loss as loss_fn"
+        )
+
+
+def attach(
+    run: Run,
+    outputs: list[torch.Tensor],
+    leaves: Sequence[Sequence[torch.Tensor]],
+) -> tuple[torch.Tensor, ...]:
+    """Outputs with the chain of nodes behind them.
+
+    Parameters
+    ----------
+    run
+        The forward that made them.
+    outputs
+        Tensors without autograd history; emptied.
+    leaves
+        For each stage: the tensors whose gradients it gives, in its order.
+    """
+    token: torch.Tensor | None = None
+    for stage in range(len(leaves) - 1, 0, -1):
+        token = _Stage.apply(run, stage, None, token, *leaves[stage])
+    result: tuple[torch.Tensor, ...] = _Stage.apply(run, 0, outputs, token, *leaves[0])
+    return result
+
+
+def refuse(outputs: list[torch.Tensor], anchor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Outputs that require a gradient, and raise when one reaches them; `outputs` is emptied."""
+    result: tuple[torch.Tensor, ...] = _Refuse.apply(outputs, anchor)
+    return result

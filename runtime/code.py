@@ -1,0 +1,51 @@
+"""What the code generator hands to the runtime: two functions and what to know about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class StepCode:
+    """The generated code of one training step.
+
+    Attributes
+    ----------
+    source
+        Source text of all generated functions.
+    forward
+        `forward(inputs) -> (outputs, saved)`: the output values, and the list of what backward
+        needs.
+    backward
+        Generator function `backward(saved, push, *tangents)`: empties `saved`, pushes gradients and
+        yields at the end of each stage but the last.
+    alias_outputs
+        `alias_outputs(inputs) -> tuple`: outputs that are or view an input, made by ordinary calls
+        so that autograd sees them; None if there are none.
+    output_values
+        The values that `forward` returns.
+    leaves
+        For each output leaf: ("value", i) into what `forward` returns, ("alias", i) into what
+        `alias_outputs` returns, or ("literal", leaf).
+    stages
+        For each stage: gradients (indices into `Program.gradients`), in the order of the pushes.
+    saved_outputs
+        Pairs (place in `saved`, place in the outputs) of output values that backward reads.
+    watched_outputs, watched_inputs
+        Places of outputs and inputs (tangents not counted) whose storage backward reads.
+    """
+
+    source: str
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    alias_outputs: Callable[..., Any] | None
+    output_values: tuple[int, ...]
+    leaves: tuple[tuple[str, int], ...]
+    stages: tuple[tuple[int, ...], ...]
+    saved_outputs: tuple[tuple[int, int], ...]
+    watched_outputs: tuple[int, ...]
+    watched_inputs: tuple[int, ...]

@@ -1,0 +1,176 @@
+"""Generates straight-line Python from a program and a schedule.
+
+One statement per op (`v12, v13 = native_dropout(v3, 0.1, True)`), one `del` per free. A storage may
+have many names, its views: a view is made right before its first use after the storage was
+produced, and all names of a storage are deleted where the schedule frees it. What the code holds at
+any moment is what `simulate` counts at that step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..solver.errors import ReplayError
+from .code import StepCode
+from .emitter import Emitter
+from .gradients import plan_departures
+from .order import Order
+from .source import build_functions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..frontends.torch.program import Program
+    from ..solver.schedule import Schedule
+
+
+def generate(program: Program, schedule: Schedule, *, stages: int | None = None) -> StepCode:
+    """Code that runs `schedule`.
+
+    Parameters
+    ----------
+    program
+        The captured step.
+    schedule
+        A valid schedule of `program.graph`.
+    stages
+        Largest number of backward stages; None lets gradient bytes and step time decide.
+
+    Raises
+    ------
+    ReplayError
+        If the schedule computes a forward output after the backward starts, or moves a random op
+        or a buffer update to where it would change results.
+    """
+    order = Order.of(program, schedule)
+    emitter = Emitter(program)
+    values, aliases, leaves = _output_places(program, emitter)
+    for step in order.forward:
+        emitter.step(step)
+    for value in values:
+        if not emitter.holds(value):
+            raise ReplayError(
+                f"the plan computes the output {emitter.describe(value)} after the backward starts"
+            )
+        emitter.ensure(value)
+    forward = emitter.lines
+    emitter.start_backward()
+    stage_gradients = _write_backward(program, order, emitter, stages)
+    backward = emitter.lines
+    source = "\n".join(
+        [
+            *_forward_source(emitter, forward, values),
+            "",
+            *_backward_source(emitter, backward),
+            "",
+            *_alias_source(program, emitter, aliases),
+            "",
+        ]
+    )
+    functions = build_functions(
+        source, emitter.namespace.globals, ("forward", "backward", "alias_outputs"), "plan"
+    )
+    read_later = {emitter.key(value) for value in emitter.carried}
+    place_of = {value: place for place, value in enumerate(values)}
+    inputs = [spec for spec in program.inputs if spec.kind != "tangent"]
+    return StepCode(
+        source=source,
+        forward=functions[0],
+        backward=functions[1],
+        alias_outputs=functions[2] if aliases else None,
+        output_values=tuple(values),
+        leaves=leaves,
+        stages=stage_gradients,
+        saved_outputs=tuple(
+            (place, place_of[v]) for place, v in enumerate(emitter.carried) if v in place_of
+        ),
+        watched_outputs=tuple(i for i, v in enumerate(values) if emitter.key(v) in read_later),
+        watched_inputs=tuple(
+            i for i, spec in enumerate(inputs) if emitter.key(spec.value) in read_later
+        ),
+    )
+
+
+def _output_places(
+    program: Program, emitter: Emitter
+) -> tuple[list[int], list[int], tuple[tuple[str, int], ...]]:
+    """Values that forward returns, values that alias an input, and where each leaf comes from."""
+    values: list[int] = []
+    aliases: list[int] = []
+    leaves: list[tuple[str, int]] = []
+    given = set(emitter.inputs)
+    for place, spec in enumerate(program.outputs):
+        if spec.value is None:
+            leaves.append(("literal", place))
+            continue
+        alias = emitter.root(spec.value) in given
+        found = aliases if alias else values
+        if spec.value not in found:
+            found.append(spec.value)
+        leaves.append(("alias" if alias else "value", found.index(spec.value)))
+    return values, aliases, tuple(leaves)
+
+
+def _write_backward(
+    program: Program, order: Order, emitter: Emitter, stages: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """Emit the backward steps, with gradients pushed where they are due; gradients per stage."""
+    departures = plan_departures(program, order, emitter, stages)
+    pushed: list[list[int]] = [[]]
+    last = max(departures.ends, default=-1)
+    for place in range(-1, len(order.backward)):
+        if place >= 0:
+            emitter.step(order.backward[place])
+        for g in departures.due.get(place, ()):
+            value = program.gradients[g].value
+            assert value is not None
+            emitter.ensure(value)
+            if g in departures.cloned:
+                emitter.line(f"push({emitter.clone}(v{value}))")
+            else:
+                emitter.line(f"push(v{value})")
+                emitter.forget(emitter.key(value))
+            pushed[-1].append(g)
+        if place in departures.ends and place != last:
+            emitter.line("yield")
+            pushed.append([])
+    return tuple(tuple(stage) for stage in pushed)
+
+
+def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int]) -> list[str]:
+    out = ["def forward(inputs):"]
+    if emitter.inputs:
+        out.append(f"    {_targets(emitter.inputs)} = inputs")
+    out.extend(f"    {line}" for line in lines)
+    outputs = "".join(f"v{value}, " for value in values)
+    saved = ", ".join(f"v{value}" for value in emitter.carried)
+    out.append(f"    return ({outputs}), [{saved}]")
+    return out
+
+
+def _backward_source(emitter: Emitter, lines: Sequence[str]) -> list[str]:
+    tangents = "".join(f", v{value}" for value in emitter.tangents)
+    out = [f"def backward(saved, push{tangents}):"]
+    if emitter.carried:
+        out.append(f"    {_targets(emitter.carried)} = saved")
+        out.append("    saved.clear()")
+    out.extend(f"    {line}" for line in lines)
+    if "yield" not in lines:
+        out += ["    return", "    yield"]
+    return out
+
+
+def _alias_source(program: Program, emitter: Emitter, aliases: Sequence[int]) -> list[str]:
+    views = Emitter(program, emitter.namespace)
+    for value in aliases:
+        views.ensure(value)
+    out = ["def alias_outputs(inputs):"]
+    if views.inputs:
+        out.append(f"    {_targets(views.inputs)} = inputs")
+    out.extend(f"    {line}" for line in views.lines)
+    out.append(f"    return ({''.join(f'v{value}, ' for value in aliases)})")
+    return out
+
+
+def _targets(values: Sequence[int]) -> str:
+    return f"v{values[0]}," if len(values) == 1 else ", ".join(f"v{value}" for value in values)

@@ -1,0 +1,234 @@
+"""Emits one statement at a time and knows which names are bound after it.
+
+A name `v12` is a value of the program. All values of one storage (its *key*) are names of the same
+memory; freeing the storage deletes them all. Backward starts with no names: the first use of one
+that forward held adds it to the list that is carried over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..frontends.torch.program import Kind, ValueRef
+from ..solver.errors import ReplayError
+from .literals import Namespace, write_argument
+from .rng import state_functions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..frontends.torch.program import Call, Program
+    from .order import Step
+
+
+def write_back(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy into a buffer or input; generated code runs below the layer that counts versions."""
+    target.copy_(value)
+    torch.autograd.graph.increment_version(target)
+
+
+class Emitter:
+    """Symbolic state of the code emitted so far.
+
+    Attributes
+    ----------
+    lines
+        Statements of the function that is being written.
+    carried
+        Values that forward hands to backward, in order.
+    """
+
+    def __init__(self, program: Program, namespace: Namespace | None = None) -> None:
+        self.program = program
+        self.namespace = Namespace() if namespace is None else namespace
+        self.lines: list[str] = []
+        self.carried: list[int] = []
+        self._bound: set[int] = set()
+        self._names: dict[int, list[int]] = {}
+        self._live: set[int] = set()
+        self._inherited: dict[int, list[int]] = {}
+        self.inputs = [spec.value for spec in program.inputs if spec.kind != "tangent"]
+        self.tangents = [spec.value for spec in program.inputs if spec.kind == "tangent"]
+        for value in self.inputs:
+            self._bind(value)
+
+    # Names and storages -------------------------------------------------------------------------
+
+    def key(self, value: int) -> int:
+        """Storage of a value; a value without storage has a negative key of its own."""
+        tensor = self.program.value_tensor[value]
+        return tensor if tensor >= 0 else -value - 1
+
+    def root(self, value: int) -> int:
+        """The value that a view is, in the end, a view of."""
+        while value in self.program.views:
+            value = next(self.program.views[value].refs())
+        return value
+
+    def holds(self, value: int) -> bool:
+        """Whether the storage of `value` is in memory here."""
+        return self.key(value) in self._live or self.key(self.root(value)) in self._live
+
+    def _bind(self, value: int) -> None:
+        self._bound.add(value)
+        self._names.setdefault(self.key(value), []).append(value)
+        self._live.add(self.key(value))
+
+    def ensure(self, value: int) -> None:
+        """Make the name of `value` usable here: carry it over, or emit the views that make it.
+
+        Raises
+        ------
+        ReplayError
+            If its storage is not in memory.
+        """
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in self._bound:
+                pending.pop()
+                continue
+            if current in self._inherited.get(self.key(current), ()):
+                self._carry(current)
+                continue
+            call = self.program.views.get(current)
+            if call is None:
+                raise ReplayError(f"the plan reads {self.describe(current)} before it is computed")
+            missing = [source for source in call.refs() if source not in self._bound]
+            if missing:
+                pending.extend(missing)
+            else:
+                self._assign(call, frozenset(), "")
+
+    def _carry(self, value: int) -> None:
+        self.carried.append(value)
+        self._bind(value)
+
+    def forget(self, key: int) -> None:
+        """Delete every name of a storage."""
+        names = self._names.pop(key, [])
+        inherited = self._inherited.pop(key, [])
+        if not names and inherited:
+            # Held since forward and never used here: it still stays in memory until this point.
+            self._carry(inherited[0])
+            names = self._names.pop(key)
+        if names:
+            self.line(f"del {', '.join(f'v{v}' for v in names)}")
+            self._bound.difference_update(names)
+
+    def start_backward(self) -> None:
+        """Forward is written: begin with no names but the tangents."""
+        self._inherited = {key: list(names) for key, names in self._names.items()}
+        self._bound, self._names, self.lines = set(), {}, []
+        for value in self.tangents:
+            self._bind(value)
+
+    def describe(self, value: int) -> str:
+        """A value for error messages."""
+        tensor = self.program.value_tensor[value]
+        return self.program.graph.tensors[tensor].name if tensor >= 0 else f"value {value}"
+
+    # Statements ---------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """Append one statement."""
+        self.lines.append(text)
+
+    def step(self, step: Step) -> None:
+        """Emit one step of the schedule."""
+        if step.op < 0:
+            self.forget(step.free)
+            self._live.discard(step.free)
+            return
+        op = self.program.ops[step.op]
+        reads = list(op.reads)
+        if op.random and op.rng_value is not None and not step.again:
+            # Its saved state is an input of the graph's op; only reruns look at it.
+            reads = [value for value in reads if value != op.rng_value]
+        for value in reads:
+            self.ensure(value)
+        held = frozenset(key for key in map(self.key, op.writes) if key in self._live and key >= 0)
+        note = f"  # {self.program.graph.ops[step.op].module}{' again' if step.again else ''}"
+        note = "" if note.strip() == "#" else note.replace("#  ", "# ")
+        if op.kind is Kind.CALL:
+            assert op.call is not None
+            if op.random and step.again:
+                self._rerun_random(op.call, op.rng_value, held, note)
+            else:
+                self._assign(op.call, held, note)
+        elif op.kind is Kind.RNG_STATE:
+            get_state, _ = state_functions(self._device_of_state(op.writes[0]))
+            name = self.namespace.bind(get_state, "get_state")
+            self._store(op.writes, held, f"{name}()", unpack=False, note=note)
+        elif op.kind is Kind.SNAPSHOT:
+            self._store(op.writes, held, f"{self.clone}(v{op.reads[0]})", unpack=False, note=note)
+        elif op.kind is Kind.WRITE_BACK:
+            assert op.target_input is not None
+            target = self.program.inputs[op.target_input].value
+            self.ensure(target)
+            name = self.namespace.bind(write_back, "write_back")
+            self.line(f"{name}(v{target}, v{op.reads[0]}){note}")
+
+    @property
+    def clone(self) -> str:
+        """Name of the clone operator."""
+        return self.namespace.bind(torch.ops.aten.clone.default._op, "clone")
+
+    def _device_of_state(self, state: int) -> torch.device:
+        """Device of the generator whose state a value holds: that of the random op behind it."""
+        for op in self.program.ops:
+            if op.rng_value == state and op.writes:
+                return self.program.value_meta[op.writes[0]].device
+        raise ReplayError(f"no random op uses the generator state {self.describe(state)}")
+
+    def _rerun_random(self, call: Call, state: int | None, held: frozenset[int], note: str) -> None:
+        assert state is not None
+        get_state, set_state = state_functions(self._device_of_state(state))
+        get_name = self.namespace.bind(get_state, "get_state")
+        set_name = self.namespace.bind(set_state, "set_state")
+        self.ensure(state)
+        self.line(f"s = {get_name}(); {set_name}(v{state})")
+        self._assign(call, held, note)
+        self.line(f"{set_name}(s); del s")
+
+    def _assign(self, call: Call, held: frozenset[int], note: str) -> None:
+        target = call.target
+        name = getattr(target, "__name__", type(target).__name__).removesuffix(".default")
+        # Calling the overload's own C++ function saves about a microsecond of Python.
+        function = target._op if type(target) is torch._ops.OpOverload else target
+        words = [self._argument(argument) for argument in call.args]
+        words += [f"{key}={self._argument(argument)}" for key, argument in call.kwargs.items()]
+        text = f"{self.namespace.bind(function, name)}({', '.join(words)})"
+        self._store(call.outputs, held, text, unpack=call.unpack, note=note)
+
+    def _argument(self, argument: Any) -> str:
+        return write_argument(argument, self.namespace, _value_name)
+
+    def _store(
+        self,
+        outputs: Sequence[int | None],
+        held: Iterable[int],
+        text: str,
+        *,
+        unpack: bool,
+        note: str,
+    ) -> None:
+        """Assign a result; what is unused, or in memory already, is dropped at once."""
+        keep = [value is not None and self.key(value) not in held for value in outputs]
+        if not any(keep):
+            self.line(f"{text}{note}")
+            return
+        names = [f"v{v}" if kept else "_" for v, kept in zip(outputs, keep, strict=True)]
+        comma = "," if unpack and len(names) == 1 else ""
+        self.line(f"{', '.join(names)}{comma} = {text}{note}")
+        if "_" in names:
+            self.line("del _")
+        for value, kept in zip(outputs, keep, strict=True):
+            if kept and value is not None and value not in self._bound:
+                self._bind(value)
+
+
+def _value_name(argument: Any) -> str | None:
+    return f"v{argument.index}" if isinstance(argument, ValueRef) else None

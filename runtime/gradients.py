@@ -1,0 +1,97 @@
+"""Where in backward each gradient leaves the generated code, and which must leave as a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .stages import stage_count, stage_ends
+
+if TYPE_CHECKING:
+    from ..frontends.torch.program import Program
+    from .emitter import Emitter
+    from .order import Order
+
+
+@dataclass(frozen=True)
+class Departures:
+    """When gradients leave.
+
+    Attributes
+    ----------
+    due
+        Place in backward -> gradients that leave after that step; -1 is before the first step.
+    cloned
+        Gradients that leave as a copy, because their memory is also something else's.
+    ends
+        Places after which a stage ends.
+    """
+
+    due: dict[int, tuple[int, ...]]
+    cloned: frozenset[int]
+    ends: frozenset[int]
+
+
+def plan_departures(
+    program: Program, order: Order, emitter: Emitter, stages: int | None
+) -> Departures:
+    """Decide when each gradient leaves.
+
+    Parameters
+    ----------
+    program, order
+        The step and its executions.
+    emitter
+        For the storages of values.
+    stages
+        Largest number of stages; None lets gradient bytes and step time decide.
+    """
+    last_use = _last_uses(program, order, emitter)
+    values = {g: spec.value for g, spec in enumerate(program.gradients) if spec.value is not None}
+    owner = {g: emitter.key(program.inputs[program.gradients[g].input].value) for g in values}
+    groups: dict[int, list[int]] = {}
+    for g, value in values.items():
+        groups.setdefault(emitter.key(value), []).append(g)
+    made = {emitter.key(v) for op in program.ops if op.call is not None for v in op.writes}
+    returned = {emitter.key(spec.value) for spec in program.outputs if spec.value is not None}
+    final: dict[int, int] = {}
+    cloned: set[int] = set()
+    for key, group in groups.items():
+        uses = [last_use.get(owner[g], -1) for g in group]
+        for g in group:
+            final[g] = max(last_use.get(key, -1), *uses)
+        # Autograd keeps the tensors it gets as `.grad`: two of them must not share memory, nor
+        # may one live in an input, a tangent or an output.
+        alone = key in made and key not in returned
+        cloned.update(group[1:] if alone else group)
+    # Copies first, so that the original can leave last and drop the storage's names.
+    ranked = sorted(final, key=lambda g: (final[g], emitter.key(values[g]), g not in cloned))
+    due: dict[int, list[int]] = {}
+    for g in ranked:
+        due.setdefault(final[g], []).append(g)
+    sizes = [_bytes(program, emitter.key(values[g])) for g in ranked]
+    if stages is None:
+        steps = (*order.forward, *order.backward)
+        time = sum(program.graph.ops[step.op].time_ns for step in steps if step.op >= 0)
+        stages = stage_count(sum(sizes), time)
+    ends = stage_ends([final[g] for g in ranked], sizes, stages)
+    return Departures(
+        {place: tuple(group) for place, group in due.items()}, frozenset(cloned), frozenset(ends)
+    )
+
+
+def _last_uses(program: Program, order: Order, emitter: Emitter) -> dict[int, int]:
+    """Storage -> place of the last step in backward that reads it or makes it first."""
+    last: dict[int, int] = {}
+    for place, step in enumerate(order.backward):
+        if step.op < 0:
+            continue
+        op = program.ops[step.op]
+        used = op.reads if step.again else (*op.reads, *op.writes)
+        for value in used:
+            last[emitter.key(value)] = place
+    return last
+
+
+def _bytes(program: Program, key: int) -> int:
+    return program.graph.tensors[key].size_bytes if key >= 0 else 0

@@ -1,0 +1,286 @@
+"""The module that replays: the user's module on the outside, a plan on the inside.
+
+It shares the tables of parameters, buffers and children with the wrapped module, so names, state
+dicts, optimizers and wrappers (DDP, FSDP) see what they would see in the original. What it does not
+define itself it looks up there.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .autograd import Run, Tangent, attach, quiet, refuse
+from .codegen import generate
+from .guards import Guards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..frontends.torch.captured import Captured
+    from ..frontends.torch.program import Program
+    from ..solver.plan import Plan
+    from ..solver.schedule import Schedule
+    from .code import StepCode
+
+_SHARED_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_CONTAINER_METHODS = ("__len__", "__getitem__", "__iter__", "__contains__")
+
+
+class Wiring:
+    """How the generated code of one step is connected: constant over calls and copies."""
+
+    def __init__(self, program: Program, schedule: Schedule) -> None:
+        self.program = program
+        self.code: StepCode = generate(program, schedule)
+        self.guards = Guards(program)
+        kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
+        place_of_input = {index: place for place, index in enumerate(kept)}
+        self.leaves = [
+            [place_of_input[program.gradients[g].input] for g in stage]
+            for stage in self.code.stages
+            if stage
+        ]
+        self.input_names = [
+            program.inputs[i].fqn or f"input {program.inputs[i].position}" for i in kept
+        ]
+        specs = program.outputs
+        by_value = [
+            [spec for spec in specs if spec.value == value] for value in self.code.output_values
+        ]
+        self.differentiable = [
+            place for place, same in enumerate(by_value) if any(s.differentiable for s in same)
+        ]
+        self.refused = [
+            place
+            for place, same in enumerate(by_value)
+            if place not in self.differentiable and any(s.refuse_backward for s in same)
+        ]
+        self.tangents = self._tangents()
+        self.plain_leaves = [spec.literal for spec in specs]
+
+    def _tangents(self) -> list[Tangent]:
+        """Which gradient of which output becomes which tangent.
+
+        A value that stands at several output leaves is one tensor, whose gradient autograd has
+        summed: it goes to the first tangent. Outputs that alias an input pass their gradient on
+        by themselves.
+        """
+        found: list[Tangent] = []
+        used: set[int] = set()
+        for spec in self.program.inputs:
+            if spec.kind != "tangent":
+                continue
+            kind, place = self.code.leaves[spec.position]
+            output = -1
+            if kind == "value" and place in self.differentiable and place not in used:
+                used.add(place)
+                output = self.differentiable.index(place)
+            meta = self.program.value_meta[spec.value]
+            found.append(Tangent(output, meta.shape, meta.stride, meta.dtype, meta.device))
+        return found
+
+
+class ReplayModule(nn.Module):
+    """Runs a captured training step by a plan; made by `replay`.
+
+    Calls with gradients off, or with the whole module in eval mode (if captured in training), run
+    the original module. All others must look like the captured call, or raise `ReplayError`.
+
+    Attributes
+    ----------
+    captured, plan
+        What it was made from.
+    """
+
+    captured: Captured
+    plan: Plan
+
+    def __init__(self, captured: Captured, plan: Plan, wiring: Wiring) -> None:
+        super().__init__()
+        state = self.__dict__
+        state["_wrapped"] = captured.model
+        state["captured"], state["plan"], state["_wiring"] = captured, plan, wiring
+        for table in _SHARED_TABLES:
+            state[table] = captured.model.__dict__[table]
+
+    @property
+    def code(self) -> str:
+        """Source of the generated forward and backward."""
+        wiring: Wiring = self._wiring
+        return wiring.code.source
+
+    # The step -----------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """One forward by the plan; see `ReplayModule`.
+
+        Raises
+        ------
+        ReplayError
+            If arguments, parameters or training flags are not those of the captured call.
+        """
+        if not torch.is_grad_enabled():
+            return self.captured.call(args, kwargs)
+        wiring: Wiring = self._wiring
+        loss_fn = self.captured.loss_fn
+        inputs = wiring.guards.fast(self._wrapped, loss_fn, args, kwargs)
+        if inputs is None:
+            if wiring.guards.runs_plain(self._wrapped, loss_fn):
+                return self.captured.call(args, kwargs)
+            inputs = self._second_look(args, kwargs)
+        code = wiring.code
+        with quiet():
+            outputs, saved = code.forward(inputs)
+        values = list(outputs)
+        if wiring.leaves and wiring.differentiable:
+            self._attach(wiring, inputs, values, saved)
+        leaves = list(wiring.plain_leaves)
+        aliases = code.alias_outputs(inputs) if code.alias_outputs is not None else ()
+        for leaf, (kind, place) in enumerate(code.leaves):
+            if kind == "value":
+                leaves[leaf] = values[place]
+            elif kind == "alias":
+                leaves[leaf] = aliases[place]
+        spec = wiring.program.out_spec
+        return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(leaves, spec)
+
+    def _second_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """Inputs of a call that is written differently but means the captured one."""
+        guards, loss_fn = self._wiring.guards, self.captured.loss_fn
+        again = guards.normalise(self._wrapped, args, kwargs)
+        if again is not None:
+            args, kwargs = again
+        inputs: list[torch.Tensor] | None = guards.fast(self._wrapped, loss_fn, args, kwargs)
+        if inputs is None:
+            raise guards.explain(self._wrapped, loss_fn, args, kwargs)
+        return inputs
+
+    def _attach(
+        self,
+        wiring: Wiring,
+        inputs: list[torch.Tensor],
+        values: list[torch.Tensor],
+        saved: list[torch.Tensor],
+    ) -> None:
+        """Give outputs their autograd history, in place in `values`."""
+        code = wiring.code
+        run = Run(code, wiring.tangents, saved)
+        for place in code.watched_inputs:
+            run.watch(inputs[place], wiring.input_names[place])
+        # What backward keeps of an output must not be the tensor that gets this history: a cycle.
+        kept = {place: values[place].detach() for place in code.watched_outputs}
+        for place, tensor in kept.items():
+            run.watch(tensor, f"output {place}")
+        for place, output in code.saved_outputs:
+            saved[place] = kept[output]
+        leaves = [[inputs[i] for i in stage] for stage in wiring.leaves]
+        made = attach(run, [values[i] for i in wiring.differentiable], leaves)
+        for place, tensor in zip(wiring.differentiable, made, strict=True):
+            values[place] = tensor
+        if wiring.refused and made[0].requires_grad:
+            anchor = next(t for stage in leaves for t in stage if t.requires_grad)
+            blocked = refuse([values[i] for i in wiring.refused], anchor)
+            for place, tensor in zip(wiring.refused, blocked, strict=True):
+                values[place] = tensor
+
+    # The module ---------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            wrapped = self.__dict__.get("_wrapped")
+            if wrapped is None:
+                raise
+        return getattr(wrapped, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *dir(self._wrapped)})
+
+    @property
+    def training(self) -> bool:
+        """The flag of the wrapped module."""
+        wrapped = self.__dict__.get("_wrapped")
+        return True if wrapped is None else bool(wrapped.training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        wrapped = self.__dict__.get("_wrapped")
+        if wrapped is not None:
+            wrapped.training = mode
+
+    def train(self, mode: bool = True) -> ReplayModule:
+        """Set the mode of the wrapped module, by its own method."""
+        self._wrapped.train(mode)
+        return self
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ReplayModule:
+        self._wrapped._apply(fn, recurse)
+        return self
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> ReplayModule:
+        """Apply `fn` to the wrapped module and its children."""
+        self._wrapped.apply(fn)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The state dict of the wrapped module."""
+        return self._wrapped.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load into the wrapped module."""
+        return self._wrapped.load_state_dict(state_dict, *args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._wrapped._load_from_state_dict(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Class of the wrapped module and the plan's peak."""
+        return f"{type(self._wrapped).__name__}, peak_bytes={self.plan.peak_bytes}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplayModule:
+        """A copy with its own module; the plan and the generated code are shared."""
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        fixed = {"plan": self.plan, "_wiring": self._wiring, "captured": None}
+        for name, value in self.__dict__.items():
+            new.__dict__[name] = fixed[name] if name in fixed else copy.deepcopy(value, memo)
+        loss_fn = self.captured.loss_fn
+        if isinstance(loss_fn, nn.Module):
+            loss_fn = copy.deepcopy(loss_fn, memo)
+        new.__dict__["captured"] = replace(self.captured, model=new._wrapped, loss_fn=loss_fn)
+        return new
+
+
+def build_module(captured: Captured, plan: Plan) -> ReplayModule:
+    """The module for a plan that was already checked."""
+    wiring = Wiring(captured.program, plan.schedule)
+    return _class_for(type(captured.model))(captured, plan, wiring)
+
+
+_classes: dict[tuple[str, ...], type[ReplayModule]] = {}
+
+
+def _class_for(wrapped: type[nn.Module]) -> type[ReplayModule]:
+    """`ReplayModule` with the container methods of `wrapped`, which Python looks up by class."""
+    names = tuple(name for name in _CONTAINER_METHODS if hasattr(wrapped, name))
+    if not names:
+        return ReplayModule
+    if names not in _classes:
+        methods = {name: _forwarder(name) for name in names}
+        _classes[names] = type("ReplayModule", (ReplayModule,), methods)
+    return _classes[names]
+
+
+def _forwarder(name: str) -> Callable[..., Any]:
+    def method(self: ReplayModule, *args: Any) -> Any:
+        return getattr(self._wrapped, name)(*args)
+
+    method.__name__ = name
+    return method

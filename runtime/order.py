@@ -1,0 +1,72 @@
+"""The executions of a schedule, split at the boundary between forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..frontends.torch.program import Kind
+from ..solver.errors import ReplayError
+
+if TYPE_CHECKING:
+    from ..frontends.torch.program import Program
+    from ..solver.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: an execution of `op`, or the free of tensor `free`; `again` marks a rerun."""
+
+    op: int = -1
+    free: int = -1
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """Steps that run in forward, and steps that run in backward; the boundary is in neither."""
+
+    forward: tuple[Step, ...]
+    backward: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, program: Program, schedule: Schedule) -> Order:
+        """Split `schedule`.
+
+        Raises
+        ------
+        ReplayError
+            If it draws random numbers in another order than the captured step, or updates a
+            buffer or an input in backward.
+        """
+        phases: list[list[Step]] = [[]]
+        ran: set[int] = set()
+        last_draw = -1
+        for number in schedule:
+            if number < 0:
+                phases[-1].append(Step(free=-number - 1))
+                continue
+            op = program.ops[number]
+            name = program.graph.ops[number].name
+            if op.kind is Kind.BACKWARD:
+                phases.append([])
+                continue
+            again = number in ran
+            ran.add(number)
+            phases[-1].append(Step(op=number, again=again))
+            draws = op.kind is Kind.RNG_STATE or (op.random and not again)
+            if draws and number < last_draw:
+                raise ReplayError(
+                    f"the plan moves the random op {name} after one that draws later in the "
+                    "captured step: its random numbers would change"
+                )
+            if draws:
+                last_draw = number
+            if op.kind is Kind.WRITE_BACK and (again or len(phases) > 1):
+                raise ReplayError(f"the plan must run {name} once and before the backward starts")
+            if op.random and again and op.rng_value is None:
+                raise ReplayError(f"the plan reruns {name}, whose random state is not saved")
+        if len(phases) > 2:
+            raise ReplayError("the plan starts the backward twice")
+        backward = phases[1] if len(phases) == 2 else []
+        return cls(tuple(phases[0]), tuple(backward))
