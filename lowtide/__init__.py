@@ -1,1 +1,75 @@
-"""Optimal rematerialization schedules for PyTorch training under a memory budget."""
+"""Optimal rematerialization schedules for PyTorch training under a memory budget.
+
+The public names are loaded when they are first used: `import lowtide` imports neither PyTorch nor a
+solver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .solver.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from .frontends.torch.capture import capture as capture
+    from .frontends.torch.captured import Captured as Captured
+    from .report.curve_plot import plot_curve as plot_curve
+    from .report.memory_plot import plot_memory as plot_memory
+    from .report.report import write_report as write_report
+    from .report.schedule_plot import plot_schedule as plot_schedule
+    from .runtime.fit import fit as fit
+    from .runtime.replay import replay as replay
+    from .runtime.verify import verify as verify
+    from .solver.check import check as check
+    from .solver.compare import Comparison as Comparison
+    from .solver.compare import compare as compare
+    from .solver.errors import InfeasibleError as InfeasibleError
+    from .solver.errors import LowtideError as LowtideError
+    from .solver.files import read_graph as read_graph
+    from .solver.files import read_plan as read_plan
+    from .solver.files import write_graph as write_graph
+    from .solver.files import write_plan as write_plan
+    from .solver.graph import Graph as Graph
+    from .solver.plan import Plan as Plan
+    from .solver.schedule import Schedule as Schedule
+    from .solver.simulate import simulate as simulate
+    from .solver.solve import solve as solve
+else:
+    # The same names for the interpreter; a test keeps the two lists equal.
+    _MODULES = {
+        "capture": ".frontends.torch.capture",
+        "Captured": ".frontends.torch.captured",
+        "plot_curve": ".report.curve_plot",
+        "plot_memory": ".report.memory_plot",
+        "write_report": ".report.report",
+        "plot_schedule": ".report.schedule_plot",
+        "fit": ".runtime.fit",
+        "replay": ".runtime.replay",
+        "verify": ".runtime.verify",
+        "check": ".solver.check",
+        "Comparison": ".solver.compare",
+        "compare": ".solver.compare",
+        "InfeasibleError": ".solver.errors",
+        "LowtideError": ".solver.errors",
+        "read_graph": ".solver.files",
+        "read_plan": ".solver.files",
+        "write_graph": ".solver.files",
+        "write_plan": ".solver.files",
+        "Graph": ".solver.graph",
+        "Plan": ".solver.plan",
+        "Schedule": ".solver.schedule",
+        "simulate": ".solver.simulate",
+        "solve": ".solver.solve",
+    }
+
+    def __getattr__(name):
+        import importlib
+
+        if name not in _MODULES:
+            raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_MODULES[name], __name__), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *_MODULES})

@@ -71,16 +71,21 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     """Write to a temporary file beside `path`, then rename: never half a file.
 
+    Links are followed; devices and pipes are written in place, since a rename would replace them.
+
     Raises
     ------
     InputError
         If the folder does not exist or cannot be written.
     """
-    target = Path(path)
     try:
+        target = Path(path).resolve()
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            target.write_bytes(data)
+            return
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -92,7 +97,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         if isinstance(error, OSError):
-            raise InputError(f"cannot write {target}: {error.strerror or error}") from None
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
         raise
 
 

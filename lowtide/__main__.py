@@ -1,0 +1,90 @@
+"""The command line: `lowtide ...` and `python -m lowtide ...`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; None takes those of the process.
+
+    Returns
+    -------
+    int
+        0 done; 1 failed check or unexpected error; 2 usage or bad input; 3 infeasible; 4 time
+        limit, best plan written; 5 time limit, none found; 130 interrupted.
+    """
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        print("lowtide: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    from .commands.app import app
+    from .commands.terminal import complain, discard_stdout
+    from .solver.errors import LowtideError
+
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        result = app(args=argv, prog_name="lowtide", standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
+        return 0
+    except LowtideError as error:
+        if os.environ.get("LOWTIDE_DEBUG") == "1":
+            raise
+        complain(str(error))
+        return error.exit_code
+    except Exception as error:
+        usage = getattr(error, "format_message", None)
+        if usage is not None:
+            complain(f"{usage()} (see {_help_of(error)})")
+            return 2
+        if os.environ.get("LOWTIDE_DEBUG") == "1":
+            raise
+        complain(_unexpected(error))
+        return 1
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
+
+
+def _help_of(error: Exception) -> str:
+    """The help command of the command that was used wrongly."""
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path if context is not None else 'lowtide'} --help"
+
+
+def _unexpected(error: Exception) -> str:
+    """One line for an error that nobody foresaw."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
+    return (
+        f"unexpected {type(error).__name__}: {error}{where} "
+        "(LOWTIDE_DEBUG=1 shows the traceback; please report it with `lowtide env`)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

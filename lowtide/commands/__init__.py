@@ -1,0 +1,1 @@
+"""The command line, one file a subcommand; heavy modules are imported when a command runs."""

@@ -1,0 +1,89 @@
+"""`lowtide capture`: the graph of a training step, with what every op costs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Json, Quiet, StepSource
+from .progress import spinner
+from .target import writable
+from .terminal import Terminal, facts_table, stdout_to_stderr
+
+
+class Times(StrEnum):
+    """Where op times come from."""
+
+    MEASURED = "measured"
+    ROOFLINE = "roofline"
+
+
+def capture(
+    source: StepSource,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The graph to write.")
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="D", help="cpu or cuda; by default where the model is."),
+    ] = None,
+    times: Annotated[
+        Times, typer.Option(help="Run every op on the device, or estimate from its size.")
+    ] = Times.MEASURED,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Record the training step that a function of yours makes.
+
+    The function takes nothing and returns (model, batch) or (model, batch, loss_fn); batch is a
+    tuple of arguments, a dict of keyword arguments or one tensor.
+    """
+    from ..report.scale import Scale
+    from ..solver.files import write_graph
+    from .source import load_step, on_device, warnings_as_lines
+
+    terminal = Terminal(json, quiet)
+    writable(output)
+    with (
+        warnings_as_lines(terminal),
+        spinner(f"capturing {source}", quiet=quiet),
+        stdout_to_stderr(),
+    ):
+        step = on_device(load_step(source), device)
+        from ..frontends.torch.capture import capture as run_capture
+
+        captured = run_capture(
+            step.model, step.batch, step.loss_fn, times=times.value, device=device
+        )
+    graph = captured.graph
+    write_graph(graph, output)
+    scale = Scale.of(graph)
+    forward = sum(op.phase == "forward" for op in graph.ops)
+    rows = [
+        ("graph", graph.name),
+        ("ops", f"{len(graph.ops):,} ({forward:,} forward)"),
+        ("tensors", f"{len(graph.tensors):,}"),
+        ("peak without recomputation", scale.memory(scale.base_peak_bytes)),
+        ("resident", scale.memory(scale.resident_bytes)),
+        ("step time", f"{scale.time(scale.base_time_ns)} ({times.value})"),
+        ("hash", graph.structure_hash[:12]),
+        ("written to", str(output)),
+    ]
+    document = {
+        "graph": graph.name,
+        "graph_hash": graph.structure_hash,
+        "ops": len(graph.ops),
+        "forward_ops": forward,
+        "tensors": len(graph.tensors),
+        **scale.document("base_peak", scale.base_peak_bytes),
+        **scale.document("resident", scale.resident_bytes),
+        "base_time_ns": scale.base_time_ns,
+        "times": times.value,
+        "meta": graph.meta,
+        "file": str(output),
+    }
+    terminal.product(facts_table(rows), document)
+    return 0

@@ -1,0 +1,175 @@
+"""`lowtide compare`: every method at every budget, as a table and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..solver.units import format_percent
+from .options import Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
+from .progress import spinner
+from .target import writable
+from .terminal import Terminal, stdout_to_stderr
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..report.scale import Scale
+    from ..solver.compare import Comparison, Row
+
+INTERRUPTED = 130
+
+
+def compare(
+    graph: GraphFile,
+    budget: Annotated[
+        str,
+        typer.Option(
+            "-b", "--budget", metavar="B,B,...", help="Budgets, such as 30%,50%,70% or 4GiB,6GiB."
+        ),
+    ],
+    methods: Annotated[
+        str, typer.Option("-m", "--methods", metavar="all|M,M,...", help="Which methods to run.")
+    ] = "all",
+    time_limit: TimeLimit = 60.0,
+    gap: Gap = 1e-4,
+    threads: Threads = 1,
+    seed: Seed = 0,
+    backend: Backend = "highs",
+    jobs: Annotated[
+        int, typer.Option("-j", "--jobs", min=1, metavar="N", help="Solves at the same time.")
+    ] = 1,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Overhead against budget as .svg, .png or .pdf."),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Compare methods at several budgets.
+
+    The time limit holds for each pair of method and budget. Exit code 0 even where some method
+    misses some budget: that is a result.
+    """
+    from ..report.figures import SUFFIXES
+    from ..report.scale import Scale
+    from ..solver.compare import compare as run_compare
+    from ..solver.files import read_graph
+    from ..solver.milp.backends import backend as backend_named
+
+    terminal = Terminal(json, quiet)
+    if plot is not None:
+        writable(plot, inputs=[graph], suffixes=SUFFIXES)
+    backend_named(backend)  # an unknown name is told before the search, not in it
+    step = read_graph(graph)
+    scale = Scale.of(step)
+    budgets = [part.strip() for part in budget.split(",") if part.strip()]
+    done = 0
+
+    def on_row(row: Row, total: int) -> None:
+        nonlocal done
+        done += 1
+        terminal.log(f"{done} of {total}: {row.method} at {row.budget}: {outcome(row)}")
+
+    label = f"comparing on {step.name} ({len(step.ops):,} ops)"
+    with spinner(label, quiet=quiet), stdout_to_stderr():
+        comparison = run_compare(
+            step,
+            budgets,
+            methods,
+            time_limit=time_limit,
+            gap=gap,
+            threads=threads,
+            seed=seed,
+            backend=backend,
+            jobs=jobs,
+            on_row=on_row,
+        )
+    if plot is not None:
+        from ..report.curve_plot import plot_curve
+        from ..report.figures import save
+
+        save(plot_curve(comparison), plot)
+        terminal.log(f"curve written to {plot}")
+    terminal.product(comparison_table(comparison, scale), comparison_document(comparison, scale))
+    return INTERRUPTED if comparison.interrupted else 0
+
+
+def outcome(row: Row) -> str:
+    """A row in a few words."""
+    if row.plan is None:
+        return row.status
+    return f"overhead {format_percent(row.plan.overhead)} in {row.seconds:.1f} s, {row.status}"
+
+
+def comparison_table(comparison: Comparison, scale: Scale) -> Table:
+    """All rows, a rule between budgets."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    table.add_column("budget", overflow="fold")
+    table.add_column("peak", overflow="fold")
+    for name in ("overhead", "bound", "gap", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status", overflow="fold")
+    for number, row in enumerate(comparison.rows):
+        if number and comparison.rows[number - 1].budget_bytes != row.budget_bytes:
+            table.add_section()
+        table.add_row(
+            row.method,
+            scale.memory(row.budget_bytes),
+            "" if row.peak_bytes is None else scale.memory(row.peak_bytes),
+            _percent(row.overhead),
+            _percent(row.bound),
+            _percent(row.gap),
+            f"{row.seconds:.1f}" if row.plan is not None else "",
+            _status(row, scale),
+        )
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else format_percent(value)
+
+
+def _status(row: Row, scale: Scale) -> str:
+    if row.plan is not None:
+        return f"{row.status} ({row.reason})" if row.reason else row.status
+    status = row.status if row.proven or row.smallest_bytes is None else "no plan"
+    if row.smallest_bytes is not None:
+        return f"{status}: smallest budget {scale.memory(row.smallest_bytes)}"
+    return status
+
+
+def comparison_document(comparison: Comparison, scale: Scale) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "graph": comparison.graph_name,
+        "graph_hash": comparison.graph_hash,
+        **scale.document("base_peak", comparison.base_peak_bytes),
+        **scale.document("resident", comparison.resident_bytes),
+        "base_time_ns": comparison.base_time_ns,
+        "interrupted": comparison.interrupted,
+        "rows": [
+            {
+                "method": row.method,
+                "budget": row.budget,
+                **scale.document("budget", row.budget_bytes),
+                **scale.document("peak", row.peak_bytes),
+                "time_ns": None if row.plan is None else row.plan.time_ns,
+                "overhead": row.overhead,
+                "overhead_bound": row.bound,
+                "gap": row.gap,
+                "seconds": row.seconds,
+                "status": row.status,
+                "reason": row.reason,
+                **scale.document("smallest", row.smallest_bytes),
+                "limiting_op": row.limiting_op,
+            }
+            for row in comparison.rows
+        ],
+    }

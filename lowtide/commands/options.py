@@ -1,0 +1,46 @@
+"""Options that mean the same in every subcommand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
+
+GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A *.graph.json[.gz] file.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A *.plan.json[.gz] file.")]
+StepSource = Annotated[
+    str,
+    typer.Argument(
+        metavar="PKG.MOD:FUNC",
+        help="Function that returns (model, batch[, loss_fn]); also path/to/file.py:FUNC.",
+    ),
+]
+TimeLimit = Annotated[
+    float,
+    typer.Option(min=0.0, callback=_finite, metavar="S", help="Seconds to search at most."),
+]
+Gap = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        callback=_finite,
+        metavar="G",
+        help="Stop once (time - lower bound) / time is no more than this.",
+    ),
+]
+Threads = Annotated[int, typer.Option(min=1, metavar="N", help="Threads of one solve.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same plan.")]
+Backend = Annotated[
+    str, typer.Option(metavar="NAME", help="highs, ortools, cpsat or pulp[:SOLVER].")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors on stderr.")]

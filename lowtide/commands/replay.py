@@ -1,0 +1,132 @@
+"""`lowtide replay`: train a few steps under a plan and see whether it keeps its promises."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..solver.units import format_percent, format_seconds
+from .options import Json, PlanFile, Quiet, StepSource
+from .progress import spinner
+from .source import load_step, on_device, warnings_as_lines
+from .terminal import Terminal, complain, facts_table, stdout_to_stderr
+
+if TYPE_CHECKING:
+    from ..report.scale import Scale
+    from ..solver.plan import Plan
+    from .training import Measured
+
+
+def replay(
+    source: StepSource,
+    plan: PlanFile,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Training steps to run.")] = 20,
+    lr: Annotated[float, typer.Option(min=0.0, metavar="R", help="AdamW's learning rate.")] = 1e-3,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="D", help="cpu or cuda; by default where the model is."),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare with the plain step bit by bit before training."),
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Train with AdamW on the batch of your function, under a plan.
+
+    Prints the losses, the measured peak beside the predicted one and the budget, and the time of
+    forward and backward beside that of the plain step. With --verify, exit code 1 if loss,
+    gradients, buffers or random state differ from those of the plain step.
+    """
+    from ..report.scale import Scale
+    from ..solver.files import read_plan
+    from ..solver.simulate import simulate
+
+    terminal = Terminal(json, quiet)
+    candidate = read_plan(plan)
+    with (
+        warnings_as_lines(terminal),
+        spinner(f"replaying {source} for {steps} steps", quiet=quiet),
+        stdout_to_stderr(),
+    ):
+        step = on_device(load_step(source), device)
+        from ..frontends.torch.capture import capture
+        from ..runtime.replay import replay as run_replay
+        from .training import train
+
+        captured = capture(step.model, step.batch, step.loss_fn, device=device)
+        module = run_replay(captured, candidate)
+        parity = None
+        if verify:
+            from ..runtime.verify import verify as run_verify
+
+            parity = run_verify(captured, module, [step.batch])
+        measured = train(captured, module, step.batch, steps=steps, lr=lr)
+    scale = Scale.of(captured.graph)
+    predicted = simulate(captured.graph, candidate.schedule).peak_bytes
+    rows = measured_rows(candidate, scale, predicted, measured)
+    document = measured_document(candidate, scale, predicted, measured)
+    if measured.peak_bytes > candidate.budget_bytes:
+        terminal.log(
+            f"warning: the measured peak of {scale.memory(measured.peak_bytes)} is above the "
+            f"budget of {scale.memory(candidate.budget_bytes)}"
+        )
+    if parity is not None:
+        rows.append(("verify", "identical" if parity.ok else "different"))
+        document["verified"] = parity.ok
+        document["differences"] = list(parity.differences)
+    terminal.product(facts_table(rows), document)
+    if parity is not None and not parity.ok:
+        complain(f"the replayed step differs from the plain one: {'; '.join(parity.differences)}")
+        return 1
+    return 0
+
+
+def measured_rows(
+    plan: Plan, scale: Scale, predicted: int, measured: Measured
+) -> list[tuple[str, str]]:
+    """What was promised and what was measured, in words."""
+    off = measured.peak_bytes - predicted
+    deviation = "as predicted" if off == 0 else f"{off:+,} B from the prediction"
+    plain_peak, plain = measured.plain_peak_bytes, measured.plain_seconds
+    rows = [
+        ("graph", plan.graph_name),
+        ("budget", scale.memory(plan.budget_bytes)),
+        ("predicted peak", scale.memory(predicted)),
+        ("measured peak", f"{scale.memory(measured.peak_bytes)}, {deviation}"),
+        ("plain step's peak", "does not fit" if plain_peak is None else scale.memory(plain_peak)),
+        (
+            "loss",
+            f"{measured.losses[0]:.6g} first, {measured.losses[-1]:.6g} last "
+            f"({len(measured.losses)} steps)",
+        ),
+    ]
+    time = format_seconds(measured.seconds * 1e9)
+    if plain is not None and plain > 0:
+        extra = format_percent(measured.seconds / plain - 1.0)
+        time += f", plain {format_seconds(plain * 1e9)} ({extra} more"
+        time += f"; predicted {format_percent(plan.overhead)})"
+    rows.append(("forward and backward", time))
+    return rows
+
+
+def measured_document(
+    plan: Plan, scale: Scale, predicted: int, measured: Measured
+) -> dict[str, Any]:
+    """The same for programs; losses that are not numbers are null."""
+    return {
+        "graph": plan.graph_name,
+        "graph_hash": plan.graph_hash,
+        **scale.document("budget", plan.budget_bytes),
+        **scale.document("predicted_peak", predicted),
+        **scale.document("measured_peak", measured.peak_bytes),
+        **scale.document("plain_peak", measured.plain_peak_bytes),
+        "steps": len(measured.losses),
+        "losses": [loss if math.isfinite(loss) else None for loss in measured.losses],
+        "seconds": measured.seconds,
+        "plain_seconds": measured.plain_seconds,
+        "predicted_overhead": plan.overhead,
+    }

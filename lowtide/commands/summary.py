@@ -1,0 +1,65 @@
+"""A plan in words and as a JSON document, the same in every subcommand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..report.words import bound_overhead, status_words
+from ..solver.units import format_percent
+
+if TYPE_CHECKING:
+    from ..report.scale import Scale
+    from ..solver.plan import Plan
+
+
+def plan_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:
+    """Name and value of everything worth knowing of a plan."""
+    ran = plan.schedule.computes()
+    extra = scale.time(max(0, plan.time_ns - plan.base_time_ns))
+    base = scale.time(plan.base_time_ns)
+    bound = "none"
+    if plan.gap is not None:
+        bound = f"{format_percent(bound_overhead(plan) or 0.0)}, gap {format_percent(plan.gap)}"
+    return [
+        ("graph", plan.graph_name),
+        ("method", plan.method),
+        ("budget", scale.memory(plan.budget_bytes)),
+        ("peak", scale.memory(plan.peak_bytes)),
+        ("without recomputation", scale.memory(scale.base_peak_bytes)),
+        ("resident", scale.memory(plan.resident_bytes)),
+        (
+            "overhead",
+            f"{format_percent(plan.overhead)} ({extra} on {base})",
+        ),
+        ("lower bound", bound),
+        ("status", status_words(plan)),
+        ("recomputations", f"{plan.schedule.recomputes():,} of {len(ran):,} executions"),
+        ("solved in", f"{plan.solve_seconds:.1f} s"),
+    ]
+
+
+def plan_document(plan: Plan, scale: Scale) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "graph": plan.graph_name,
+        "graph_hash": plan.graph_hash,
+        "method": plan.method,
+        "status": plan.status.value,
+        "stopped_by": plan.stopped_by.value,
+        **scale.document("budget", plan.budget_bytes),
+        **scale.document("peak", plan.peak_bytes),
+        **scale.document("base_peak", scale.base_peak_bytes),
+        **scale.document("resident", plan.resident_bytes),
+        "time_ns": plan.time_ns,
+        "base_time_ns": plan.base_time_ns,
+        "lower_bound_ns": plan.lower_bound_ns if plan.lower_bound_ns >= 0 else None,
+        "overhead": plan.overhead,
+        "overhead_bound": bound_overhead(plan),
+        "gap": plan.gap,
+        "executions": len(plan.schedule.computes()),
+        "recomputations": plan.schedule.recomputes(),
+        "seed": plan.seed,
+        "threads": plan.threads,
+        "solve_seconds": plan.solve_seconds,
+        "versions": plan.versions,
+    }

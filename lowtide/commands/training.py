@@ -1,0 +1,141 @@
+"""A few steps of training under a plan, measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..frontends.torch.capture import split_batch
+from ..runtime.meter import measure_peak, measure_step_time, medians
+from ..solver.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from ..frontends.torch.captured import Captured
+
+TIMED_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What happened in training.
+
+    Attributes
+    ----------
+    losses
+        Loss of every step, before its update.
+    peak_bytes, plain_peak_bytes
+        Measured peak of forward and backward, resident bytes included, and that of the plain step;
+        None if the plain step ran out of memory.
+    seconds, plain_seconds
+        Median time of forward and backward, and that of the plain step.
+    """
+
+    losses: tuple[float, ...]
+    peak_bytes: int
+    plain_peak_bytes: int | None
+    seconds: float
+    plain_seconds: float | None
+
+
+def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: float) -> Measured:
+    """Train with AdamW on one batch, then measure a replayed and a plain step in turns.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to train, or the step returns no loss.
+    """
+    _, args, kwargs = split_batch(batch)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError("the model has no parameter that requires a gradient: nothing to train")
+    optimizer = torch.optim.AdamW(parameters, lr=lr)
+    losses: list[float] = []
+
+    def replayed() -> float:
+        return _forward_backward(lambda: module(*args, **kwargs))
+
+    def plain() -> float:
+        return _forward_backward(lambda: captured.call(args, kwargs))
+
+    def clear() -> None:
+        optimizer.zero_grad(set_to_none=True)
+
+    # The second step is measured: libraries take their own memory in the first.
+    at = min(1, steps - 1)
+    peak = 0
+    for step in range(steps):
+        clear()
+        if step == at:
+            reading = measure_peak(replayed, captured.device)
+            peak = reading.peak_bytes
+            losses.append(reading.result)
+        else:
+            losses.append(replayed())
+        optimizer.step()
+    del optimizer.state  # a plain step needs the room
+    resident = captured.graph.resident_bytes
+    plain_peak = _plain_peak(plain, parameters, captured.device)
+    calls: dict[str, Callable[[], Any]] = {"replayed": _cleared(replayed, parameters)}
+    if plain_peak is not None:
+        calls["plain"] = _cleared(plain, parameters)
+    times = medians(measure_step_time(calls, min(TIMED_ROUNDS, steps), device=captured.device))
+    return Measured(
+        tuple(losses),
+        resident + peak,
+        None if plain_peak is None else resident + plain_peak,
+        times["replayed"],
+        times.get("plain"),
+    )
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """The scalar to call backward on: the output itself, its `loss`, or its first element."""
+    loss = output
+    if isinstance(output, dict) or hasattr(output, "loss"):
+        loss = output["loss"] if isinstance(output, dict) and "loss" in output else None
+        loss = getattr(output, "loss", loss)
+    elif isinstance(output, (tuple, list)) and output:
+        loss = output[0]
+    if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+        raise InputError(
+            "the step returns no loss: return a loss_fn beside model and batch, or have the model "
+            "return its loss"
+        )
+    return loss if loss.numel() == 1 else loss.float().mean()
+
+
+def _forward_backward(forward: Callable[[], Any]) -> float:
+    loss = loss_of(forward())
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item()
+
+
+def _cleared(step: Callable[[], Any], parameters: list[nn.Parameter]) -> Callable[[], Any]:
+    def run() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        step()
+
+    return run
+
+
+def _plain_peak(
+    plain: Callable[[], Any], parameters: list[nn.Parameter], device: torch.device
+) -> int | None:
+    """Peak of the plain step; None if it does not fit, which is what plans are for."""
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        return measure_peak(plain, device).peak_bytes
+    except torch.OutOfMemoryError:
+        for parameter in parameters:
+            parameter.grad = None
+        torch.cuda.empty_cache()
+        return None

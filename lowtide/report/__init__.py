@@ -1,0 +1,1 @@
+"""Pictures of plans and comparisons, and the report as one HTML file."""

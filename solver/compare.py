@@ -1,0 +1,280 @@
+"""Every method at every budget, side by side: what each reaches, and why not where it does not."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .baselines import NotApplicableError
+from .errors import InfeasibleError, InputError, NoPlanError
+from .plan import Stop
+from .schedule import Schedule
+from .simulate import simulate
+from .solve import METHODS, solve
+from .units import parse_budget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .graph import Graph
+    from .plan import Plan
+
+INFEASIBLE = "infeasible"
+NO_PLAN = "no plan in time"
+NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method at one budget.
+
+    Attributes
+    ----------
+    method, budget, budget_bytes
+        What was asked for; `budget` as it was written.
+    status
+        `optimal` or `feasible` with a plan; `infeasible`, `no plan in time` or `not applicable`
+        (the method finds nothing to work on in this graph) without.
+    plan
+        The plan; None if there is none.
+    seconds
+        Time the method took.
+    reason
+        Why there is no plan, or why the search ended early; empty otherwise.
+    smallest_bytes, limiting_op, proven
+        For `infeasible`: the smallest budget for which the method found a schedule, the op that
+        sets it, and whether none of its class can meet the budget.
+    """
+
+    method: str
+    budget: str
+    budget_bytes: int
+    status: str
+    plan: Plan | None
+    seconds: float
+    reason: str = ""
+    smallest_bytes: int | None = None
+    limiting_op: str | None = None
+    proven: bool = False
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Predicted peak, resident bytes included."""
+        return None if self.plan is None else self.plan.peak_bytes
+
+    @property
+    def overhead(self) -> float | None:
+        """Extra time as a fraction of the time without recomputation."""
+        return None if self.plan is None else self.plan.overhead
+
+    @property
+    def bound(self) -> float | None:
+        """Lower bound on the overhead; None if nothing is known."""
+        plan = self.plan
+        if plan is None or plan.lower_bound_ns < 0 or plan.base_time_ns <= 0:
+            return None
+        return max(0, plan.lower_bound_ns - plan.base_time_ns) / plan.base_time_ns
+
+    @property
+    def gap(self) -> float | None:
+        """(time - lower bound) / time; None without a bound."""
+        return None if self.plan is None else self.plan.gap
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows, budgets in the order asked for, methods within each.
+
+    Attributes
+    ----------
+    graph_name, graph_hash, size_unit, time_unit
+        The graph compared on.
+    resident_bytes, base_peak_bytes, base_time_ns
+        Memory that is always taken, and peak and time without recomputation.
+    rows
+        One for every pair of budget and method that was run.
+    interrupted
+        True if Ctrl-C ended the comparison before all rows were run.
+    """
+
+    graph_name: str
+    graph_hash: str
+    size_unit: str
+    time_unit: str
+    resident_bytes: int
+    base_peak_bytes: int
+    base_time_ns: int
+    rows: tuple[Row, ...]
+    interrupted: bool = False
+
+
+def compare(
+    graph: Graph,
+    budgets: Sequence[str | int | float],
+    methods: Sequence[str] | str = "all",
+    *,
+    time_limit: float = 60.0,
+    gap: float = 1e-4,
+    threads: int = 1,
+    seed: int = 0,
+    backend: str = "highs",
+    jobs: int = 1,
+    on_row: Callable[[Row, int], None] | None = None,
+) -> Comparison:
+    """Run every method at every budget, each with the same limits.
+
+    Parameters
+    ----------
+    graph
+        The step.
+    budgets
+        Amounts such as `6GiB`, bytes, or percentages of what can be saved.
+    methods
+        Names from `METHODS`, or `all`.
+    time_limit
+        Seconds for each pair of budget and method.
+    gap, threads, seed, backend
+        As `solve` takes them.
+    jobs
+        Pairs that run at the same time, each in a process of its own with `threads` threads. With
+        more than one, Ctrl-C stops the comparison without a result.
+    on_row
+        Called with each row and how many there will be, in order, as rows are done.
+
+    Raises
+    ------
+    InputError
+        If a budget or the name of a method cannot be understood.
+    """
+    names = resolve_methods(methods)
+    base = simulate(graph, Schedule.keep_everything(graph))
+    asked = [
+        (str(b), parse_budget(b, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes))
+        for b in budgets
+    ]
+    if not asked:
+        raise InputError("no budget to compare at: give at least one, such as 50%")
+    if jobs < 1:
+        raise InputError(f"jobs must be at least 1, not {jobs}")
+    pairs = [(text, amount, name) for text, amount in asked for name in names]
+
+    def one(text: str, amount: int, name: str) -> Row:
+        return run_method(
+            graph,
+            text,
+            amount,
+            name,
+            time_limit=time_limit,
+            gap=gap,
+            threads=threads,
+            seed=seed,
+            backend=backend,
+        )
+
+    rows: list[Row] = []
+    interrupted = False
+    try:
+        for row in _in_order(one, pairs, jobs):
+            rows.append(row)
+            if on_row is not None:
+                on_row(row, len(pairs))
+            if row.plan is not None and row.plan.stopped_by is Stop.INTERRUPTED:
+                interrupted = True
+                break
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    return Comparison(
+        graph_name=graph.name,
+        graph_hash=graph.structure_hash,
+        size_unit=graph.size_unit,
+        time_unit=graph.time_unit,
+        resident_bytes=graph.resident_bytes,
+        base_peak_bytes=base.peak_bytes,
+        base_time_ns=base.time_ns,
+        rows=tuple(rows),
+        interrupted=interrupted,
+    )
+
+
+def resolve_methods(methods: Sequence[str] | str) -> tuple[str, ...]:
+    """Names of methods, each once; `all` stands for every one.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown; the message has the closest known one.
+    """
+    given = methods.split(",") if isinstance(methods, str) else list(methods)
+    names: list[str] = []
+    for written in given:
+        name = written.strip().replace("-", "_")
+        if name == "all":
+            names.extend(METHODS)
+        elif name in METHODS:
+            names.append(name)
+        else:
+            close = difflib.get_close_matches(name, METHODS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(METHODS)}"
+            raise InputError(f"no method {written.strip()!r}: {hint}")
+    return tuple(dict.fromkeys(names))
+
+
+def run_method(
+    graph: Graph,
+    budget: str,
+    budget_bytes: int,
+    method: str,
+    *,
+    time_limit: float,
+    gap: float,
+    threads: int,
+    seed: int,
+    backend: str,
+) -> Row:
+    """One row; a budget that cannot be met is a row too, not an error."""
+    try:
+        plan = solve(
+            graph,
+            budget_bytes,
+            method=method,
+            time_limit=time_limit,
+            gap=gap,
+            threads=threads,
+            seed=seed,
+            backend=backend,
+        )
+    except InfeasibleError as error:
+        return Row(
+            method,
+            budget,
+            budget_bytes,
+            INFEASIBLE,
+            None,
+            0.0,
+            str(error),
+            error.smallest_bytes,
+            error.limiting_op,
+            error.proven,
+        )
+    except NoPlanError as error:
+        return Row(method, budget, budget_bytes, NO_PLAN, None, time_limit, str(error))
+    except NotApplicableError as error:
+        return Row(method, budget, budget_bytes, NOT_APPLICABLE, None, 0.0, str(error))
+    ended = "" if plan.stopped_by is Stop.DONE else plan.stopped_by.value
+    return Row(method, budget, budget_bytes, plan.status.value, plan, plan.solve_seconds, ended)
+
+
+def _in_order(
+    one: Callable[[str, int, str], Row], pairs: Sequence[tuple[str, int, str]], jobs: int
+) -> Iterable[Row]:
+    """Rows in the order of `pairs`, as they are done."""
+    if jobs == 1 or len(pairs) == 1:
+        return (one(*pair) for pair in pairs)
+    import joblib
+
+    run = joblib.Parallel(n_jobs=min(jobs, len(pairs)), return_as="generator")
+    rows: Iterable[Row] = run(joblib.delayed(one)(*pair) for pair in pairs)
+    return rows
