@@ -30,7 +30,6 @@ _FREED = (
 
 
 _private: Any = torch._C
-_Function: Any = torch.autograd.Function
 
 
 class quiet:
@@ -152,7 +151,7 @@ class Tangent:
         return new.copy_(gradient)
 
 
-class _Stage(_Function):
+class _Stage(torch.autograd.Function):
     """Node of one stage: forward hands out what the step already computed."""
 
     @staticmethod
@@ -182,7 +181,7 @@ class _Stage(_Function):
         return (None, None, None, None, *final)
 
 
-class _Refuse(_Function):
+class _Refuse(torch.autograd.Function):
     """Outputs through which the captured step has no gradient, though the plain one has."""
 
     @staticmethod
@@ -198,6 +197,10 @@ class _Refuse(_Function):
             "of the loss only. Detach it, or capture the model without its own loss "
             "and give the whole loss as loss_fn"
         )
+
+
+_stage: Any = _Stage
+_refuse: Any = _Refuse
 
 
 def attach(
@@ -218,12 +221,12 @@ def attach(
     """
     token: torch.Tensor | None = None
     for stage in range(len(leaves) - 1, 0, -1):
-        token = _Stage.apply(run, stage, None, token, *leaves[stage])
-    result: tuple[torch.Tensor, ...] = _Stage.apply(run, 0, outputs, token, *leaves[0])
+        token = _stage.apply(run, stage, None, token, *leaves[stage])
+    result: tuple[torch.Tensor, ...] = _stage.apply(run, 0, outputs, token, *leaves[0])
     return result
 
 
 def refuse(outputs: list[torch.Tensor], anchor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Outputs that require a gradient, and raise when one reaches them; `outputs` is emptied."""
-    result: tuple[torch.Tensor, ...] = _Refuse.apply(outputs, anchor)
+    result: tuple[torch.Tensor, ...] = _refuse.apply(outputs, anchor)
     return result

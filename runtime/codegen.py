@@ -73,6 +73,8 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
     read_later = {emitter.key(value) for value in emitter.carried}
     place_of = {value: place for place, value in enumerate(values)}
     inputs = [spec for spec in program.inputs if spec.kind != "tangent"]
+    # What the step itself writes is read again only where its contents do not matter.
+    written = {emitter.key(program.inputs[i].value) for i in _written(program)}
     return StepCode(
         source=source,
         forward=functions[0],
@@ -86,9 +88,14 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
         ),
         watched_outputs=tuple(i for i, v in enumerate(values) if emitter.key(v) in read_later),
         watched_inputs=tuple(
-            i for i, spec in enumerate(inputs) if emitter.key(spec.value) in read_later
+            i for i, spec in enumerate(inputs) if emitter.key(spec.value) in read_later - written
         ),
     )
+
+
+def _written(program: Program) -> set[int]:
+    """Inputs that the step updates in place."""
+    return {op.target_input for op in program.ops if op.target_input is not None}
 
 
 def _output_places(
@@ -126,9 +133,9 @@ def _write_backward(
             assert value is not None
             emitter.ensure(value)
             if g in departures.cloned:
-                emitter.line(f"push({emitter.clone}(v{value}))")
+                emitter.line(f"push({emitter.clone}({emitter.name(value)}))")
             else:
-                emitter.line(f"push(v{value})")
+                emitter.line(f"push({emitter.name(value)})")
                 emitter.forget(emitter.key(value))
             pushed[-1].append(g)
         if place in departures.ends and place != last:
@@ -161,7 +168,7 @@ def _backward_source(emitter: Emitter, lines: Sequence[str]) -> list[str]:
 
 
 def _alias_source(program: Program, emitter: Emitter, aliases: Sequence[int]) -> list[str]:
-    views = Emitter(program, emitter.namespace)
+    views = Emitter(program, emitter.namespace, shorten=False)
     for value in aliases:
         views.ensure(value)
     out = ["def alias_outputs(inputs):"]

@@ -15,6 +15,7 @@ from ..frontends.torch.program import Kind, ValueRef
 from ..solver.errors import ReplayError
 from .literals import Namespace, write_argument
 from .rng import state_functions
+from .views import equal_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,8 +41,11 @@ class Emitter:
         Values that forward hands to backward, in order.
     """
 
-    def __init__(self, program: Program, namespace: Namespace | None = None) -> None:
+    def __init__(
+        self, program: Program, namespace: Namespace | None = None, *, shorten: bool = True
+    ) -> None:
         self.program = program
+        self._same = equal_views(program) if shorten else {}
         self.namespace = Namespace() if namespace is None else namespace
         self.lines: list[str] = []
         self.carried: list[int] = []
@@ -60,6 +64,10 @@ class Emitter:
         """Storage of a value; a value without storage has a negative key of its own."""
         tensor = self.program.value_tensor[value]
         return tensor if tensor >= 0 else -value - 1
+
+    def name(self, value: int) -> str:
+        """Name of a value in the code; views that are equal in all but identity share one."""
+        return f"v{self._same.get(value, value)}"
 
     def root(self, value: int) -> int:
         """The value that a view is, in the end, a view of."""
@@ -86,7 +94,7 @@ class Emitter:
         """
         pending = [value]
         while pending:
-            current = pending[-1]
+            current = self._same.get(pending[-1], pending[-1])
             if current in self._bound:
                 pending.pop()
                 continue
@@ -96,7 +104,8 @@ class Emitter:
             call = self.program.views.get(current)
             if call is None:
                 raise ReplayError(f"the plan reads {self.describe(current)} before it is computed")
-            missing = [source for source in call.refs() if source not in self._bound]
+            sources = [self._same.get(source, source) for source in call.refs()]
+            missing = [source for source in sources if source not in self._bound]
             if missing:
                 pending.extend(missing)
             else:
@@ -163,13 +172,15 @@ class Emitter:
             name = self.namespace.bind(get_state, "get_state")
             self._store(op.writes, held, f"{name}()", unpack=False, note=note)
         elif op.kind is Kind.SNAPSHOT:
-            self._store(op.writes, held, f"{self.clone}(v{op.reads[0]})", unpack=False, note=note)
+            self._store(
+                op.writes, held, f"{self.clone}({self.name(op.reads[0])})", unpack=False, note=note
+            )
         elif op.kind is Kind.WRITE_BACK:
             assert op.target_input is not None
             target = self.program.inputs[op.target_input].value
             self.ensure(target)
             name = self.namespace.bind(write_back, "write_back")
-            self.line(f"{name}(v{target}, v{op.reads[0]}){note}")
+            self.line(f"{name}({self.name(target)}, {self.name(op.reads[0])}){note}")
 
     @property
     def clone(self) -> str:
@@ -189,7 +200,7 @@ class Emitter:
         get_name = self.namespace.bind(get_state, "get_state")
         set_name = self.namespace.bind(set_state, "set_state")
         self.ensure(state)
-        self.line(f"s = {get_name}(); {set_name}(v{state})")
+        self.line(f"s = {get_name}(); {set_name}({self.name(state)})")
         self._assign(call, held, note)
         self.line(f"{set_name}(s); del s")
 
@@ -204,7 +215,10 @@ class Emitter:
         self._store(call.outputs, held, text, unpack=call.unpack, note=note)
 
     def _argument(self, argument: Any) -> str:
-        return write_argument(argument, self.namespace, _value_name)
+        return write_argument(argument, self.namespace, self._value_name)
+
+    def _value_name(self, argument: Any) -> str | None:
+        return self.name(argument.index) if isinstance(argument, ValueRef) else None
 
     def _store(
         self,
@@ -228,7 +242,3 @@ class Emitter:
         for value, kept in zip(outputs, keep, strict=True):
             if kept and value is not None and value not in self._bound:
                 self._bind(value)
-
-
-def _value_name(argument: Any) -> str | None:
-    return f"v{argument.index}" if isinstance(argument, ValueRef) else None

@@ -1,0 +1,355 @@
+"""Compares replayed training with plain training, bit by bit, and measures both.
+
+Two copies of the model train side by side from the same state, random state included: one plain,
+one by the plan. Nothing of the caller's changes.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ..frontends.torch.capture import split_batch
+from ..solver.errors import InputError
+from .meter import measure_peak, measure_step_time, medians
+from .rng import random_states, set_random_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .module import ReplayModule
+
+_Record = dict[str, torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One comparison: what, at which step, and how it differs (empty if it does not)."""
+
+    step: int
+    kind: str
+    name: str
+    difference: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether both runs agree in every bit."""
+        return not self.difference
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Outcome of `verify`.
+
+    Attributes
+    ----------
+    items
+        One per loss, gradient, buffer, parameter and generator state of each step.
+    plain_peak_bytes, replay_peak_bytes
+        Measured peak of one step (forward and backward), beyond what was allocated before; -1 if
+        not measured.
+    predicted_peak_bytes
+        The same as the plan predicts it: peak minus resident bytes.
+    plain_seconds, replay_seconds
+        Median time of a step; nan if not measured.
+    """
+
+    items: tuple[Item, ...]
+    plain_peak_bytes: int
+    replay_peak_bytes: int
+    predicted_peak_bytes: int
+    plain_seconds: float
+    replay_seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is equal in every bit."""
+        return all(item.equal for item in self.items)
+
+    @property
+    def first_difference(self) -> str | None:
+        """The first difference in words, None if there is none."""
+        for item in self.items:
+            if not item.equal:
+                return f"step {item.step}: {item.kind} {item.name}: {item.difference}"
+        return None
+
+    def table(self) -> list[tuple[str, int, int]]:
+        """Rows (kind, number compared, number equal)."""
+        kinds = list(dict.fromkeys(item.kind for item in self.items))
+        return [
+            (
+                kind,
+                sum(item.kind == kind for item in self.items),
+                sum(item.kind == kind and item.equal for item in self.items),
+            )
+            for kind in kinds
+        ]
+
+
+def verify(
+    model: nn.Module,
+    module: ReplayModule,
+    batches: Sequence[Any],
+    *,
+    optimizer: Literal["adamw", "sgd"] | None = "adamw",
+    learning_rate: float = 1e-3,
+    loss_of: Callable[[Any], torch.Tensor] | None = None,
+    measure: bool = True,
+    repeats: int = 5,
+) -> Verification:
+    """Train one step per batch, plain and replayed, and compare.
+
+    Parameters
+    ----------
+    model
+        The plain model.
+    module
+        What `replay` returned for it.
+    batches
+        Batches as `capture` takes them, one per step.
+    optimizer
+        The optimizer that both runs step with; None accumulates gradients over the steps.
+    learning_rate
+        Its learning rate.
+    loss_of
+        Takes the scalar loss from what the module returns; by default the output itself, its
+        `loss`, or its first element.
+    measure
+        Also measure the peak and the time of a step of both.
+    repeats
+        Timed steps of each.
+
+    Raises
+    ------
+    InputError
+        If there is no batch, or no scalar loss can be found.
+    ReplayError
+        If a batch is not one the plan was made for.
+    """
+    if not batches:
+        raise InputError("verify needs at least one batch")
+    start = random_states()
+    pick = loss_of if loss_of is not None else _loss
+    try:
+        plain_run = _Trainee.plain(model, module)
+        plain = [plain_run.train(batches, optimizer, learning_rate, pick)]
+        end_plain = random_states()
+        set_random_states(start)
+        replay_run = _Trainee.replayed(module)
+        replayed = [replay_run.train(batches, optimizer, learning_rate, pick)]
+        end_replayed = random_states()
+        items = _compare(plain[0], replayed[0])
+        for index, (a, b) in enumerate(zip(end_plain, end_replayed, strict=True)):
+            items.append(Item(len(batches) - 1, "random state", str(index), _difference(a, b)))
+        peaks, seconds = (-1, -1), (float("nan"), float("nan"))
+        if measure:
+            peaks, seconds = _measure(plain_run, replay_run, batches[-1], pick, repeats)
+    finally:
+        set_random_states(start)
+    return Verification(
+        items=tuple(items),
+        plain_peak_bytes=peaks[0],
+        replay_peak_bytes=peaks[1],
+        predicted_peak_bytes=module.plan.peak_bytes - module.captured.graph.resident_bytes,
+        plain_seconds=seconds[0],
+        replay_seconds=seconds[1],
+    )
+
+
+class _Trainee:
+    """A copy of the model, with a way to call it."""
+
+    def __init__(
+        self, model: nn.Module, loss_fn: Any, call: Callable[..., Any], device: torch.device
+    ) -> None:
+        self.model, self.call, self.device = model, call, device
+        self.loss_module = loss_fn if isinstance(loss_fn, nn.Module) else None
+
+    @classmethod
+    def plain(cls, model: nn.Module, module: ReplayModule) -> _Trainee:
+        memo: dict[int, Any] = {}
+        twin = copy.deepcopy(model, memo)
+        loss_fn = module.captured.loss_fn
+        if isinstance(loss_fn, nn.Module):
+            loss_fn = copy.deepcopy(loss_fn, memo)
+        captured = replace(module.captured, model=twin, loss_fn=loss_fn)
+        return cls(twin, loss_fn, lambda a, k: captured.call(a, k), captured.device)
+
+    @classmethod
+    def replayed(cls, module: ReplayModule) -> _Trainee:
+        twin = copy.deepcopy(module)
+        return cls(twin, twin.captured.loss_fn, lambda a, k: twin(*a, **k), twin.captured.device)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        found = dict(self.model.named_parameters())
+        if self.loss_module is not None:
+            found.update({f"loss_fn.{n}": p for n, p in self.loss_module.named_parameters()})
+        return found
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.named_buffers())
+
+    def clear(self) -> None:
+        for parameter in self.parameters().values():
+            parameter.grad = None
+
+    def step(self, batch: Any, pick: Callable[[Any], torch.Tensor]) -> tuple[Any, list[Any]]:
+        """Forward and backward of one batch; the loss, and the leaves of the batch."""
+        _, args, kwargs = split_batch(batch)
+        loss = pick(self.call(args, kwargs))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach(), pytree.tree_leaves((args, kwargs))
+
+    def train(
+        self,
+        batches: Sequence[Any],
+        optimizer: str | None,
+        learning_rate: float,
+        pick: Callable[[Any], torch.Tensor],
+    ) -> list[_Record]:
+        """Train; what there is to compare after each step, on the CPU."""
+        self.clear()
+        parameters = self.parameters()
+        stepper = _optimizer(optimizer, parameters.values(), learning_rate)
+        records: list[_Record] = []
+        for batch in batches:
+            loss, leaves = self.step(copy_batch(batch), pick)
+            record: _Record = {"loss\t": _host(loss)}
+            for name, parameter in parameters.items():
+                record[f"gradient\t{name}"] = _host(parameter.grad)
+            for place, leaf in enumerate(leaves):
+                if isinstance(leaf, torch.Tensor) and leaf.is_leaf:
+                    record[f"input gradient\t{place}"] = _host(leaf.grad)
+                    record[f"input\t{place}"] = _host(leaf)
+            if stepper is not None:
+                stepper.step()
+                stepper.zero_grad()
+            for name, buffer in self.buffers().items():
+                record[f"buffer\t{name}"] = _host(buffer)
+            for name, parameter in parameters.items():
+                record[f"parameter\t{name}"] = _host(parameter)
+            records.append(record)
+        self.clear()
+        return records
+
+
+def copy_batch(batch: Any) -> Any:
+    """A batch with tensors of its own, leaves that require gradients where the given ones do."""
+    return pytree.tree_map_only(
+        torch.Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), batch
+    )
+
+
+def _optimizer(name: str | None, parameters: Any, learning_rate: float) -> Any:
+    trained = [p for p in parameters if p.requires_grad]
+    if name is None or not trained:
+        return None
+    if name == "adamw":
+        return torch.optim.AdamW(trained, lr=learning_rate)
+    if name == "sgd":
+        return torch.optim.SGD(trained, lr=learning_rate, momentum=0.9)
+    raise InputError(f"optimizer {name!r}: choose adamw, sgd or None")
+
+
+def _loss(output: Any) -> torch.Tensor:
+    """The scalar loss in what a module returns."""
+    candidates = [output, getattr(output, "loss", None)]
+    if isinstance(output, dict):
+        candidates.append(output.get("loss"))
+    if isinstance(output, (tuple, list)) and output:
+        candidates.append(output[0])
+    for found in candidates:
+        if isinstance(found, torch.Tensor) and found.numel() == 1:
+            return found
+    raise InputError("no scalar loss in the output: give loss_of=, a function that picks it")
+
+
+def _host(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    if tensor is None:
+        return None
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _compare(plain: list[_Record], replayed: list[_Record]) -> list[Item]:
+    items = []
+    for step, (a, b) in enumerate(zip(plain, replayed, strict=True)):
+        for key in a:
+            kind, _, name = key.partition("\t")
+            items.append(Item(step, kind, name, _difference(a[key], b.get(key))))
+    return items
+
+
+def _difference(a: torch.Tensor | None, b: torch.Tensor | None) -> str:
+    """How two tensors differ, empty if not a bit does."""
+    if a is None or b is None:
+        if a is b:
+            return ""
+        return "none plain, a tensor replayed" if a is None else "a tensor plain, none replayed"
+    for what in ("dtype", "layout", "shape"):
+        one, other = getattr(a, what), getattr(b, what)
+        if one != other:
+            return f"{what} {one} plain, {other} replayed"
+    if a.layout is not torch.strided:
+        a, b = a.coalesce().to_dense(), b.coalesce().to_dense()
+    if a.numel() == 0 or torch.equal(_bits(a), _bits(b)):
+        return ""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    gap = (a.to(wide) - b.to(wide)).abs().max().item()
+    differing = int((_bits(a) != _bits(b)).sum().item())
+    return (
+        f"largest difference {gap:.3g}, {differing} of {a.numel() * a.element_size()} bytes differ"
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _measure(
+    plain: _Trainee,
+    replayed: _Trainee,
+    batch: Any,
+    pick: Callable[[Any], torch.Tensor],
+    repeats: int,
+) -> tuple[tuple[int, int], tuple[float, float]]:
+    """Peaks in bytes and median seconds of one step, plain and replayed."""
+    own = copy_batch(batch)
+
+    def step(trainee: _Trainee) -> Callable[[], Any]:
+        def run() -> Any:
+            return trainee.step(own, pick)[0]
+
+        return run
+
+    def cleared(trainee: _Trainee) -> Callable[[], Any]:
+        run = step(trainee)
+
+        def timed() -> Any:
+            trainee.clear()
+            return run()
+
+        return timed
+
+    peaks = []
+    for trainee in (plain, replayed):
+        cleared(trainee)()
+        trainee.clear()
+        _clear_inputs(own)
+        peaks.append(measure_peak(step(trainee), trainee.device).peak_bytes)
+        trainee.clear()
+        _clear_inputs(own)
+    fns = {"plain": cleared(plain), "replayed": cleared(replayed)}
+    middle = medians(measure_step_time(fns, repeats, device=plain.device))
+    return (peaks[0], peaks[1]), (middle["plain"], middle["replayed"])
+
+
+def _clear_inputs(batch: Any) -> None:
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.is_leaf:
+            leaf.grad = None
