@@ -1,0 +1,229 @@
+"""Capture a training step: run it once on fake tensors, trace it, lower it to a graph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ...solver.errors import CaptureError, InputError
+from . import export
+from .captured import BatchStyle, Captured
+from .dry_run import dry_run
+from .lower import lower
+from .program import LiteralGuard, TensorGuard
+from .refuse import refuse_modules, untouched
+from .step import Root, Source, Step, holds_tensors, make_fake, shown
+from .watch import error_origin
+
+if TYPE_CHECKING:
+    from torch.utils._pytree import TreeSpec
+
+
+def capture(
+    model: nn.Module,
+    batch: Any,
+    loss_fn: Callable[..., Any] | None = None,
+    *,
+    times: Literal["roofline", "measured"] = "roofline",
+    device: str | torch.device | None = None,
+    extra_resident_bytes: int = 0,
+    trace_hooks: bool = False,
+) -> Captured:
+    """Capture forward, loss and backward of one training step.
+
+    Nothing is computed and no activation is allocated: the model and the batch may be on any
+    device, fake, or on the `meta` device. The model, its buffers and the random state of the
+    process stay as they are.
+
+    Parameters
+    ----------
+    model
+        The module, in the mode (training or not) in which it will be used.
+    batch
+        A tuple of positional arguments, a dict of keyword arguments, or a single tensor.
+    loss_fn
+        `loss_fn(out)` or `loss_fn(out, batch)`. None: the module is captured as it is called, and
+        what it returns is what a replayed module returns.
+    times
+        Where op times come from: a roofline model, or measurements (`measured` runs ops).
+    device
+        Where tensors on the `meta` device are to be.
+    extra_resident_bytes
+        Bytes that are always in memory beside the step's own tensors: optimizer state.
+    trace_hooks
+        True: forward hooks and tensor hooks are traced into the step instead of refused. They
+        then run at capture only; what they do beside computing is lost.
+
+    Raises
+    ------
+    CaptureError
+        If the step cannot be captured exactly; the message names the reason and the line.
+    """
+    export.check_version()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    if times not in ("roofline", "measured"):
+        raise InputError(f"times={times!r}: choose roofline or measured")
+    style, args, kwargs = split_batch(batch)
+    takes_batch = loss_fn is not None and loss_takes_batch(loss_fn)
+    where = None if device is None else torch.device(device)
+    refuse_modules(model, loss_fn, trace_hooks)
+
+    def loss_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return kwargs if style == "dict" else args[0] if style == "tensor" else args
+
+    root = Root(model, loss_fn, loss_batch if takes_batch else None)
+    flat, in_spec = pytree.tree_flatten((args, kwargs))
+    mode = export.new_fake_mode()
+    sources = [*module_sources(mode, root, where), *input_sources(mode, flat, in_spec, where)]
+    step = Step(root, sources, flat, in_spec, trace_hooks=trace_hooks)
+    with untouched(root), export.exporting(), export.checkpoints_off():
+        dry_run(step, mode)
+        try:
+            joint = export.export_joint(step, [source.fake for source in step.sources])
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise CaptureError(failure(error)) from error
+    home = home_device(sources)
+    program = lower(
+        joint,
+        step,
+        mode,
+        device=home,
+        name=type(model).__name__,
+        guards=tuple(guard(leaf, where) for leaf in flat),
+        extra_resident_bytes=extra_resident_bytes,
+    )
+    captured = Captured(
+        program=program,
+        model=model,
+        loss_fn=loss_fn,
+        loss_takes_batch=takes_batch,
+        batch_style=style,
+        example=tuple(example(leaf) for leaf in flat),
+        device=home,
+    )
+    return with_times(captured, times)
+
+
+def with_times(captured: Captured, times: str) -> Captured:
+    """The step with modelled or measured costs."""
+    if times == "measured":
+        from .profile import profile
+
+        return profile(captured)
+    from .roofline import roofline_times
+
+    return captured.with_costs(
+        time_ns=roofline_times(captured, machine=None), meta={"times": "roofline"}
+    )
+
+
+def split_batch(batch: Any) -> tuple[BatchStyle, tuple[Any, ...], dict[str, Any]]:
+    """Arguments and keywords of the model for a batch."""
+    if isinstance(batch, torch.Tensor):
+        return "tensor", (batch,), {}
+    if isinstance(batch, Mapping):
+        return "dict", (), dict(batch)
+    if isinstance(batch, (tuple, list)):
+        return "tuple", tuple(batch), {}
+    raise InputError(
+        f"the batch is a {type(batch).__name__}: give a tuple of arguments, a dict of keywords, "
+        "or one tensor"
+    )
+
+
+def loss_takes_batch(loss_fn: Callable[..., Any]) -> bool:
+    """Whether a loss wants `(out, batch)`: by the number of its required positional parameters."""
+    if not callable(loss_fn):
+        raise InputError(f"the loss is a {type(loss_fn).__name__}, which cannot be called")
+    target = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    required = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(required) > 2:
+        raise InputError(
+            f"the loss takes {len(required)} arguments: write it as loss_fn(out) or "
+            "loss_fn(out, batch)"
+        )
+    return len(required) == 2
+
+
+def module_sources(mode: Any, root: Root, device: torch.device | None) -> list[Source]:
+    """Parameters and buffers, each tensor once under its first name."""
+    named: list[tuple[str, str, torch.Tensor]] = [
+        *(("param", name, p) for name, p in root.named_parameters()),
+        *(("buffer", name, b) for name, b in root.named_buffers()),
+    ]
+    return [
+        Source(kind, real, make_fake(mode, real, device, f"{kind} {shown(name)}"), name=name)
+        for kind, name, real in named
+    ]
+
+
+def input_sources(
+    mode: Any, flat: list[Any], spec: TreeSpec, device: torch.device | None
+) -> list[Source]:
+    """The tensors of the batch, each position on its own."""
+    sources = []
+    for position, leaf in enumerate(flat):
+        if isinstance(leaf, torch.Tensor):
+            fake = make_fake(mode, leaf, device, f"input {position}")
+            sources.append(Source("input", leaf, fake, position=position))
+        elif holds_tensors(leaf):
+            raise CaptureError(
+                f"the batch holds a {type(leaf).__name__} with tensors inside; pass the tensors "
+                "themselves, or register the class with torch.utils._pytree"
+            )
+    return sources
+
+
+def home_device(sources: list[Source]) -> torch.device:
+    """The one device that the step runs on; CPU scalars beside an accelerator are allowed."""
+    devices = {s.fake.device for s in sources if s.fake.device.type != "cpu"}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise CaptureError(f"the step uses several devices ({names}): only one is supported")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def guard(leaf: Any, device: torch.device | None) -> TensorGuard | LiteralGuard:
+    """What an argument must be for the program to hold."""
+    if not isinstance(leaf, torch.Tensor):
+        return LiteralGuard(leaf)
+    where = device if leaf.device.type == "meta" and device is not None else leaf.device
+    return TensorGuard(
+        tuple(leaf.shape), leaf.dtype, where, tuple(leaf.stride()), leaf.requires_grad
+    )
+
+
+def example(leaf: Any) -> Any:
+    """A leaf as the profiler needs it, without keeping the user's batch alive."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    data = export.is_plain(leaf) and leaf.device.type != "meta"
+    if data and not (leaf.is_floating_point() or leaf.is_complex()):
+        return leaf.detach().to("cpu", copy=True)
+    return torch.empty_strided(
+        tuple(leaf.shape), leaf.stride(), dtype=leaf.dtype, device="meta"
+    ).requires_grad_(leaf.requires_grad)
+
+
+def failure(error: BaseException) -> str:
+    """One line about an exception that the user's code, or PyTorch for it, raised."""
+    lines = str(error).strip().splitlines() or [""]
+    where = error_origin(error)
+    start = f"{where}: " if where else ""
+    return f"{start}the step cannot be traced ({type(error).__name__}: {lines[0]})"

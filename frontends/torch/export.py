@@ -1,0 +1,224 @@
+"""The one file that touches PyTorch's private interfaces: fake tensors and the joint graph export.
+
+The step is traced by running it, autograd included, under AOTAutograd's tracer on fake tensors:
+`aot_export_joint_with_descriptors` without decompositions. Nothing is computed and no activation is
+allocated. User code sees `torch.compiler.is_exporting()`, which is what model libraries test before
+they look at the values of a mask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.utils.checkpoint
+
+from ...solver.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+OLDEST, NEWEST = (2, 11), (2, 14)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a placeholder or a result of the joint graph stands for.
+
+    `index` counts the step's inputs for "input", "mutation" and "gradient", and its outputs for
+    "tangent" and "output".
+    """
+
+    role: Literal["input", "tangent", "mutation", "output", "gradient"]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A joint graph; `arguments` and `results` say what its placeholders and results are."""
+
+    module: torch.fx.GraphModule
+    arguments: tuple[Slot, ...]
+    results: tuple[Slot | None, ...]
+
+
+def check_version() -> None:
+    """Refuse a PyTorch whose private interfaces were never tried.
+
+    Raises
+    ------
+    CaptureError
+        If the version is outside 2.11 to 2.14, or lacks what is needed.
+    """
+    text = torch.__version__.split("+")[0]
+    version = tuple(int(part) for part in text.split(".")[:2])
+    if not OLDEST <= version <= NEWEST:
+        raise CaptureError(
+            f"PyTorch {text} is not supported: capture needs {OLDEST[0]}.{OLDEST[1]} "
+            f"to {NEWEST[0]}.{NEWEST[1]}"
+        )
+    try:
+        from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # noqa: F401
+        from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: F401
+    except ImportError as error:
+        raise CaptureError(f"PyTorch {text} lacks an interface of capture: {error}") from error
+
+
+def new_fake_mode() -> Any:
+    """A fake-tensor mode with static shapes: data-dependent sizes and values raise."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no data because it is fake."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an ordinary one with data: not fake, functional or another subclass."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not (
+        torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or torch._is_functional_tensor(tensor)
+    )
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Identity of the storage: equal for two tensors exactly if they share memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def needs_values(error: BaseException) -> bool:
+    """Whether `error` says that a fake tensor was asked for a value or a size it cannot know."""
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+    )
+
+    return isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
+
+
+def set_origin(origin: str) -> None:
+    """Mark what is traced from now on as coming from `origin`."""
+    from torch.fx import traceback
+
+    traceback.current_meta["stack_trace"] = origin
+
+
+def origin_of(node: torch.fx.Node) -> str:
+    """The origin of a node; for a backward node, that of the forward op it differentiates."""
+    return str(node.meta.get("stack_trace") or "")
+
+
+@contextlib.contextmanager
+def exporting() -> Iterator[None]:
+    """Tell user code that it is being exported, and keep PyTorch from warning about it."""
+    flags = {
+        name: getattr(torch.compiler, name)
+        for name in ("_is_compiling_flag", "_is_exporting_flag")
+        if hasattr(torch.compiler, name)
+    }
+    loggers = [logging.getLogger(name) for name in ("torch._functorch", "torch._subclasses")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for name in flags:
+            setattr(torch.compiler, name, True)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, value in flags.items():
+            setattr(torch.compiler, name, value)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def checkpoints_off() -> Iterator[None]:
+    """Make `torch.utils.checkpoint` run its function plainly: what to recompute is our decision.
+
+    Its own recomputation would restore the real generator's state, which a trace cannot see.
+    """
+
+    class Plain:
+        @staticmethod
+        def apply(function: Any, _preserve: Any, *args: Any) -> Any:
+            return function(*args)
+
+    def plain(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+        yield
+
+    module = torch.utils.checkpoint
+    saved = {
+        name: getattr(module, name)
+        for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+        if hasattr(module, name)
+    }
+    try:
+        module.CheckpointFunction = Plain  # type: ignore[misc, assignment]
+        module._checkpoint_without_reentrant_generator = plain  # type: ignore[assignment]
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(module, name, value)
+
+
+def export_joint(step: nn.Module, inputs: Sequence[torch.Tensor]) -> Joint:
+    """Trace forward and backward of `step(*inputs)`.
+
+    Parameters
+    ----------
+    step
+        A module without parameters of its own that returns a list of tensors.
+    inputs
+        Fake tensors of one fake mode; those that require gradients are differentiated.
+    """
+    from torch._functorch import aot_autograd
+    from torch._functorch._aot_autograd import descriptors
+    from torch.fx import traceback
+
+    def slot(description: Any) -> Slot | None:
+        if description is None:
+            return None
+        kind = type(description).__name__
+        if kind == "PlainAOTInput":
+            return Slot("input", description.idx)
+        if kind == "PlainAOTOutput":
+            return Slot("output", description.idx)
+        inner: Any = None
+        if kind == "TangentAOTInput":
+            inner, role = description.output, "tangent"
+        elif kind == "InputMutationAOTOutput":
+            inner, role = description.mutated_input, "mutation"
+        elif kind == "GradAOTOutput":
+            inner, role = description.grad_of, "gradient"
+        if not isinstance(inner, (descriptors.PlainAOTInput, descriptors.PlainAOTOutput)):
+            raise CaptureError(f"the joint graph has a result that lowtide cannot place: {kind}")
+        return Slot(role, inner.idx)  # type: ignore[arg-type]
+
+    saved = dict(traceback.current_meta)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(traceback.preserve_node_meta())
+            joint = aot_autograd.aot_export_joint_with_descriptors(stack, step, tuple(inputs))
+    finally:
+        traceback.current_meta.clear()
+        traceback.current_meta.update(saved)
+    module = joint.graph_module
+    arguments = [slot(n.meta.get("desc")) for n in module.graph.find_nodes(op="placeholder")]
+    output = module.graph.output_node()
+    results = [slot(description) for description in output.meta["desc"]]
+    if any(argument is None for argument in arguments) or len(results) != len(output.args[0]):  # type: ignore[arg-type]
+        raise CaptureError("the joint graph does not describe all its inputs and outputs")
+    return Joint(module, tuple(a for a in arguments if a is not None), tuple(results))

@@ -1,0 +1,172 @@
+"""What cannot be captured exactly is refused by name; what the trace touched is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as global_hooks
+
+from ...solver.errors import CaptureError
+from .step import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .step import Root
+
+_FORWARD = ("_forward_hooks", "_forward_pre_hooks")
+_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
+_REGISTERED = {"_parameters", "_buffers", "_modules"}
+
+
+def refuse_modules(model: nn.Module, loss_fn: Callable[..., Any] | None, trace_hooks: bool) -> None:
+    """Refuse modules whose effects a replayed step would lose."""
+    for kind in ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks"):
+        if getattr(global_hooks, kind, None):
+            raise CaptureError("hooks are registered on all modules; remove them before capture")
+    roots = [("", model)]
+    if isinstance(loss_fn, nn.Module):
+        roots.append(("loss_fn", loss_fn))
+        if hasattr(model, "loss_fn"):
+            raise CaptureError(
+                "the model has an attribute loss_fn and the loss is a module: names would clash; "
+                "pass the loss as a function"
+            )
+    for prefix, root in roots:
+        for name, module in root.named_modules(prefix=prefix):
+            _refuse_module(name or "the model", module, trace_hooks)
+
+
+def _refuse_module(name: str, module: nn.Module, trace_hooks: bool) -> None:
+    kind = type(module).__name__
+    if any(getattr(module, attribute, None) for attribute in _BACKWARD):
+        raise CaptureError(
+            f"{name} ({kind}) has a full backward hook, which would not run in a replayed step; "
+            "remove it, or put a hook on its parameters"
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CaptureError(f"{name} is a TorchScript module: capture the Python one")
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+        raise CaptureError(f"{name} ({kind}) has sparse gradients (sparse=True): not supported")
+    for attribute in () if trace_hooks else _FORWARD:
+        for hook in getattr(module, attribute, {}).values():
+            origin = getattr(hook, "__module__", None) or type(hook).__module__
+            if not str(origin).startswith("torch.nn.utils"):
+                raise CaptureError(
+                    f"{name} ({kind}) has a forward hook, which would run at capture only; remove "
+                    "it, or pass trace_hooks=True if it only computes"
+                )
+
+
+@contextlib.contextmanager
+def untouched(root: Root) -> Iterator[None]:
+    """Put back what the traced code changes in modules and generators, and refuse if it did.
+
+    Raises
+    ------
+    CaptureError
+        If the step keeps Python state, or draws from generators that a plan cannot restore.
+    """
+    modules = [(shown(name), m) for name, m in root.named_modules() if m is not root]
+    before = [(name, m, _state(m), dict(m.__dict__)) for name, m in modules]
+    generators = _generators()
+    states = [(name, get(), put) for name, get, put in generators]
+    changed = ""
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        for (name, get, put), (_, state, _) in zip(generators, states, strict=True):
+            if not _same(get(), state):
+                put(state)
+                changed = changed or f"the step draws from or seeds {name} itself"
+        for name, module, state, everything in before:
+            found = _restore(module, state, everything)
+            if found:
+                where = f"{name} ({type(module).__name__})" if name else type(module).__name__
+                changed = changed or f"forward of {where} sets its attribute {found!r}"
+    if changed and not failed:
+        raise CaptureError(
+            f"{changed}, which a replayed step would not do; if it only fills a cache, run the "
+            "model once before capture"
+        )
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """Attributes of a module, containers copied one level deep."""
+    return {
+        key: value.copy() if isinstance(value, (list, dict, set)) else value
+        for key, value in module.__dict__.items()
+        if key not in _REGISTERED
+    }
+
+
+def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any]) -> str:
+    """Undo changes of attributes; returns the name of one that really changed, or nothing."""
+    found = ""
+    for key in list(module.__dict__):
+        if key in _REGISTERED:
+            continue
+        now = module.__dict__[key]
+        if key not in state:
+            found = found or key
+            del module.__dict__[key]
+        elif not _same(now, state[key]):
+            found = found or key
+            old = everything[key]
+            if isinstance(old, (list, dict, set)):
+                old.clear()
+                old.extend(state[key]) if isinstance(old, list) else old.update(state[key])
+            module.__dict__[key] = old
+        else:
+            module.__dict__[key] = everything[key]
+    for key in state.keys() - module.__dict__.keys():
+        found = found or key
+        module.__dict__[key] = everything[key]
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality that never looks into tensors and never raises."""
+    if a is b:
+        return True
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        plain = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        return plain and a.dtype == torch.uint8 and b.dtype == torch.uint8 and torch.equal(a, b)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, (int, float, complex, str, bytes, bool, set, frozenset)):
+        return bool(a == b)
+    if type(a).__module__ == "numpy":
+        return bool((a == b).all())
+    return False
+
+
+def _generators() -> list[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
+    """The process-wide generators: name, how to read the state and how to set it."""
+    found: list[tuple[str, Callable[[], Any], Callable[[Any], Any]]] = [
+        ("PyTorch's generator", torch.get_rng_state, torch.set_rng_state),
+        ("Python's random module", random.getstate, random.setstate),
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found.append(("CUDA's generator", torch.cuda.get_rng_state, torch.cuda.set_rng_state))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found.append(
+            (
+                "NumPy's generator",
+                lambda: numpy.random.get_state(legacy=True),
+                numpy.random.set_state,
+            )
+        )
+    return found

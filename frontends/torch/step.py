@@ -1,0 +1,309 @@
+"""The training step as a function of tensors only: parameters, buffers, inputs and constants.
+
+The step runs the user's own modules with their parameters swapped for stand-ins, so the same object
+serves a dry run on fake tensors and the joint trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ...solver.errors import CaptureError
+from . import export
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.utils._pytree import TreeSpec
+
+
+class Root(nn.Module):
+    """Model and loss as one module: parameter names start with `model.` or `loss_fn.`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[..., Any] | None,
+        loss_batch: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_fn = loss_fn
+        self.loss_batch = loss_batch
+
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The model, then the loss."""
+        out = self.model(*args, **kwargs)
+        if self.loss_fn is None:
+            return out
+        if self.loss_batch is None:
+            return self.loss_fn(out)
+        return self.loss_fn(out, self.loss_batch(args, kwargs))
+
+
+@dataclass
+class Source:
+    """One tensor that the step reads.
+
+    Attributes
+    ----------
+    kind
+        "param", "buffer", "input" or "constant".
+    real
+        The user's tensor.
+    fake
+        Its stand-in: same shape, strides, type and device, own storage.
+    name
+        Full name in `Root` for parameters and buffers.
+    position
+        Flat position of an input.
+    """
+
+    kind: str
+    real: torch.Tensor
+    fake: torch.Tensor
+    name: str = ""
+    position: int = -1
+
+
+@dataclass
+class Leaf:
+    """One leaf of the step's output, as the dry run found it.
+
+    Attributes
+    ----------
+    literal
+        The object, for leaves that are not tensors.
+    result
+        Index among the tensors that the joint graph returns; -1 if it returns none.
+    source
+        Index of the source that the leaf is, or views; -1 if none.
+    differentiable, refuse_backward
+        As in `OutputSpec`.
+    """
+
+    literal: Any = None
+    result: int = -1
+    source: int = -1
+    differentiable: bool = False
+    refuse_backward: bool = False
+
+
+@dataclass
+class Plan:
+    """Which leaves of the output the joint graph returns, and how."""
+
+    leaves: list[Leaf] = field(default_factory=list)
+    spec: TreeSpec | None = None
+    returned: list[int] = field(default_factory=list)
+
+
+class Step(nn.Module):
+    """`forward(*stand_ins)` runs the step on them and returns the tensors that `plan` asks for."""
+
+    def __init__(
+        self,
+        root: Root,
+        sources: list[Source],
+        leaves: list[Any],
+        in_spec: TreeSpec,
+        *,
+        trace_hooks: bool,
+    ) -> None:
+        super().__init__()
+        # not registered: the step must have no parameters of its own
+        self.__dict__["root"] = root
+        self.sources = sources
+        self.leaves = leaves
+        self.in_spec = in_spec
+        self.trace_hooks = trace_hooks
+        self.plan: Plan | None = None
+        self.names = module_names(root)
+
+    def run(
+        self,
+        tensors: tuple[torch.Tensor, ...],
+        adopt: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Any:
+        """Run the user's code on `tensors`, one per source; `adopt` meets unknown real tensors."""
+        named, flat = {}, list(self.leaves)
+        for source, tensor in zip(self.sources, tensors, strict=True):
+            if source.kind in ("param", "buffer"):
+                named[source.name] = tensor
+            elif source.kind == "input":
+                flat[source.position] = tensor
+        args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
+        stand_ins = {id(s.real): t for s, t in zip(self.sources, tensors, strict=True)}
+        root: Root = self.__dict__["root"]
+        watch = Watch(stand_ins, self.names, adopt, self.trace_hooks)
+        keeper = BufferKeeper(root)
+
+        def forward() -> Any:
+            keeper.note()
+            out = root_forward(args, kwargs)
+            keeper.write_back()
+            return out
+
+        # functional_call runs `forward`, so swap it in for the duration of the call
+        root_forward = root.forward
+        root.forward = lambda: forward()  # type: ignore[method-assign, assignment]
+        try:
+            with watch, torch.enable_grad():
+                return torch.func.functional_call(root, named, ())
+        finally:
+            del root.forward
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors that the joint graph returns."""
+
+        def adopt(tensor: torch.Tensor) -> torch.Tensor:
+            raise CaptureError(
+                f"the step makes a tensor of shape {list(tensor.shape)} outside PyTorch (from "
+                "NumPy, for instance) each time it runs; make it once, or pass it in the batch"
+            )
+
+        out = self.run(tensors, adopt)
+        assert self.plan is not None
+        leaves, _ = flatten_output(out)
+        results = []
+        for index in self.plan.returned:
+            leaf, tensor = self.plan.leaves[index], leaves[index]
+            results.append(tensor if leaf.differentiable else tensor.detach())
+        return results
+
+
+class BufferKeeper:
+    """Turns `self.buffer = new` in a forward into a copy into the buffer, so that it is kept."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root = root
+        self.before: list[tuple[str, nn.Module, str, torch.Tensor]] = []
+        self.parameters: list[tuple[str, nn.Module, str, torch.Tensor]] = []
+
+    def note(self) -> None:
+        """Remember the tensors that are registered now."""
+        for path, module in self.root.named_modules():
+            for name, tensor in module._buffers.items():
+                if tensor is not None:
+                    self.before.append((f"{path}.{name}", module, name, tensor))
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    self.parameters.append((f"{path}.{name}", module, name, parameter))
+
+    def write_back(self) -> None:
+        """Copy what was assigned since into the tensors that were registered."""
+        for path, module, name, old in self.parameters:
+            if module._parameters.get(name) is not old:
+                raise CaptureError(f"forward assigns a new tensor to the parameter {shown(path)}")
+        for path, module, name, old in self.before:
+            new = module._buffers.get(name)
+            if new is old:
+                continue
+            if new is None or new.shape != old.shape or new.dtype != old.dtype:
+                raise CaptureError(
+                    f"forward replaces the buffer {shown(path)} by a tensor of another shape or "
+                    "type; keep both the same"
+                )
+            with torch.no_grad():
+                old.copy_(new)
+            module._buffers[name] = old
+
+
+def shown(name: str) -> str:
+    """A name in `Root` as the user knows it."""
+    return name.removeprefix("model.") if name != "model" else ""
+
+
+def module_names(root: Root) -> dict[int, str]:
+    """Identity of each module to its path in the user's model."""
+    return {id(m): shown(name) for name, m in root.named_modules() if m is not root}
+
+
+class _Record:
+    """Stands for an instance of a dataclass that pytree does not know."""
+
+    def __init__(self, instance: Any) -> None:
+        self.instance = instance
+
+
+def _flatten_record(record: _Record) -> tuple[list[Any], Any]:
+    names = [f.name for f in dataclasses.fields(record.instance)]
+    values = [_wrap_records(getattr(record.instance, name)) for name in names]
+    return values, (type(record.instance), tuple(names))
+
+
+def _unflatten_record(values: Any, context: Any) -> Any:
+    kind, names = context
+    instance = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(instance, name, value)
+    return instance
+
+
+pytree.register_pytree_node(
+    _Record, _flatten_record, _unflatten_record, serialized_type_name="lowtide.Record"
+)
+
+
+def _wrap_records(tree: Any) -> Any:
+    """The tree with unregistered dataclass instances made into nodes."""
+
+    def wrap(leaf: Any) -> Any:
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            return _Record(leaf)
+        return leaf
+
+    return pytree.tree_map(wrap, tree)
+
+
+def flatten_output(out: Any) -> tuple[list[Any], TreeSpec]:
+    """Leaves of an output and their structure, dataclasses taken apart."""
+    return pytree.tree_flatten(_wrap_records(out))
+
+
+def holds_tensors(leaf: Any, depth: int = 4) -> bool:
+    """Whether an object that pytree cannot open has tensors inside."""
+    if isinstance(leaf, torch.Tensor):
+        return True
+    if depth == 0 or isinstance(leaf, (type, str, bytes, int, float, complex)) or leaf is None:
+        return False
+    if isinstance(leaf, dict):
+        return any(holds_tensors(item, depth - 1) for item in leaf.values())
+    if isinstance(leaf, (list, tuple, set, frozenset)):
+        return any(holds_tensors(item, depth - 1) for item in leaf)
+    if isinstance(leaf, nn.Module) or callable(leaf):
+        return False
+    inside = getattr(leaf, "__dict__", None)
+    return isinstance(inside, dict) and holds_tensors(inside, depth - 1)
+
+
+def make_fake(
+    mode: Any, tensor: torch.Tensor, device: torch.device | None, what: str
+) -> torch.Tensor:
+    """A fake tensor that looks like `tensor`, on `device` if it has none of its own."""
+    if tensor.layout is not torch.strided:
+        raise CaptureError(f"{what} is {tensor.layout}: only dense tensors can be captured")
+    if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+        raise CaptureError(f"{what} is quantized, nested or lazily conjugated: not supported")
+    if not (export.is_plain(tensor) or export.is_fake(tensor)):
+        raise CaptureError(
+            f"{what} is a {type(tensor).__name__}, not a plain tensor; capture the model before "
+            "it is sharded or quantized"
+        )
+    where = tensor.device
+    if where.type == "meta":
+        if device is None:
+            raise CaptureError(f"{what} is on the meta device: pass device=, where it will run")
+        where = device
+    with mode:
+        fake = torch.empty_strided(
+            tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=where
+        )
+    return fake.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,273 @@
+"""Values of the joint graph: which of them share a storage, found by running it on fake tensors."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ...solver.errors import CaptureError
+from . import export
+from .program import Call, ValueMeta, ValueRef, refs_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"}
+_CHECKS = {"aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_constrain_range"}
+# batch norm kernels that update the running statistics in place although their schema denies it
+_HIDDEN_MUTATION = {"aten.cudnn_batch_norm", "aten.miopen_batch_norm"}
+
+
+@dataclass
+class Line:
+    """One call of the joint graph, with what is known about it."""
+
+    name: str
+    call: Call
+    origin: str
+    backward: bool
+    view: bool
+
+    @property
+    def reads(self) -> list[int]:
+        """Values read, each once."""
+        return list(dict.fromkeys(self.call.refs()))
+
+    @property
+    def writes(self) -> list[int]:
+        """Values made."""
+        return [v for v in self.call.outputs if v is not None]
+
+
+@dataclass
+class Values:
+    """Every value of the program so far.
+
+    Attributes
+    ----------
+    meta, storage, nbytes, name
+        Per value: what it looks like; per value: its storage; per storage: bytes and name.
+    """
+
+    meta: list[ValueMeta] = field(default_factory=list)
+    storage: list[int] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    home: list[torch.device] = field(default_factory=list)
+    _known: dict[int, int] = field(default_factory=dict)
+    _keep: list[torch.Tensor] = field(default_factory=list)
+
+    def add(self, tensor: torch.Tensor, name: str) -> int:
+        """A new value that looks like `tensor` and shares its storage."""
+        self._keep.append(tensor)  # or its storage's identity may be used again
+        key = export.storage_key(tensor)
+        if key not in self._known:
+            self._known[key] = self._storage(
+                int(tensor.untyped_storage().nbytes()), name, tensor.device
+            )
+        self.meta.append(meta_of(tensor))
+        self.storage.append(self._known[key])
+        return len(self.meta) - 1
+
+    def new(self, meta: ValueMeta, name: str) -> int:
+        """A new value with a storage of its own, just large enough."""
+        self.meta.append(meta)
+        size = extent(meta) * meta.dtype.itemsize
+        self.storage.append(self._storage(size, name, meta.device))
+        return len(self.meta) - 1
+
+    def copy_of(self, value: int, name: str) -> int:
+        """A new value like `value` with a storage of its own."""
+        return self.new(replace(self.meta[value], storage_offset=0), name)
+
+    def view_of(self, value: int, like: int) -> int:
+        """A new value in the storage of `value` that looks like `like`."""
+        self.meta.append(self.meta[like])
+        self.storage.append(self.storage[value])
+        return len(self.meta) - 1
+
+    def _storage(self, nbytes: int, name: str, device: torch.device) -> int:
+        self.nbytes.append(nbytes)
+        self.name.append(name)
+        self.home.append(device)
+        return len(self.nbytes) - 1
+
+
+def meta_of(tensor: torch.Tensor) -> ValueMeta:
+    """What a tensor looks like."""
+    return ValueMeta(
+        tuple(int(n) for n in tensor.shape),
+        tuple(int(n) for n in tensor.stride()),
+        int(tensor.storage_offset()),
+        tensor.dtype,
+        tensor.device,
+    )
+
+
+def extent(meta: ValueMeta) -> int:
+    """Elements from the first to the last that the value touches."""
+    if 0 in meta.shape:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.stride, strict=True))
+
+
+@dataclass
+class Traced:
+    """The joint graph as lines over values, arguments and results in its own order."""
+
+    lines: list[Line]
+    values: Values
+    arguments: list[int]
+    results: list[int | None]
+    constants: list[tuple[int, torch.Tensor]]
+
+
+def trace_values(joint: export.Joint, inputs: Sequence[torch.Tensor], mode: Any) -> Traced:
+    """Run the joint graph on fake tensors and number its values.
+
+    Parameters
+    ----------
+    joint
+        The graph.
+    inputs
+        Stand-ins of the step's inputs.
+    mode
+        Their fake mode.
+    """
+    values, lines = Values(), []
+    env: dict[fx.Node, Any] = {}  # node to fake result
+    number: dict[fx.Node, int | tuple[int | None, ...]] = {}
+    arguments: list[int] = []
+    constants: list[tuple[int, torch.Tensor]] = []
+    results: list[int | None] = []
+    slots = iter(joint.arguments)
+    with mode, torch.no_grad():
+        for node in joint.module.graph.nodes:
+            if node.op == "placeholder":
+                slot = next(slots)
+                if slot.role == "input":
+                    fake = inputs[slot.index].detach()
+                else:
+                    like = node.meta["val"]
+                    fake = torch.empty_strided(
+                        tuple(like.shape), like.stride(), dtype=like.dtype, device=like.device
+                    )
+                env[node] = fake
+                number[node] = values.add(fake, f"{slot.role}.{slot.index}")
+                arguments.append(number[node])  # type: ignore[arg-type]
+            elif node.op == "get_attr":
+                real = _attribute(joint.module, str(node.target))
+                if not isinstance(real, torch.Tensor) or not export.is_plain(real):
+                    raise CaptureError(
+                        f"the step has the constant {node.target}, of which no data is known"
+                    )
+                env[node] = mode.from_tensor(real)
+                number[node] = values.add(env[node], f"constant.{node.target}")
+                constants.append((number[node], real))  # type: ignore[arg-type]
+            elif node.op == "output":
+                for item in node.args[0]:
+                    found = number[item] if isinstance(item, fx.Node) else None
+                    assert found is None or isinstance(found, int)
+                    results.append(found)
+            elif node.target is operator.getitem:
+                source, index = node.args
+                env[node] = env[source][index]
+                if isinstance(env[node], torch.Tensor):
+                    group = number[source]
+                    assert isinstance(group, tuple)
+                    number[node] = group[index]  # type: ignore[assignment]
+            else:
+                line = _call(node, env, number, values)
+                if line is not None:
+                    lines.append(line)
+    return Traced(lines, values, arguments, results, constants)
+
+
+def _call(
+    node: fx.Node,
+    env: dict[fx.Node, Any],
+    number: dict[fx.Node, int | tuple[int | None, ...]],
+    values: Values,
+) -> Line | None:
+    """Run one node on fakes and describe it; None for a check that static shapes have settled."""
+    target = node.target
+    origin = export.origin_of(node)
+    where = origin.split("\n")[0]
+    if not isinstance(target, torch._ops.OpOverload):
+        raise CaptureError(f"{where}: the step uses {target}, which cannot be replayed yet")
+    packet = str(target.overloadpacket)
+    if packet in _CHECKS:
+        return None
+    if target.namespace in _COLLECTIVES:
+        raise CaptureError(
+            f"{where}: the step communicates ({target}); wrap the replayed module in DDP instead"
+        )
+    if target._schema.is_mutable or (packet in _HIDDEN_MUTATION and _trains(node)):
+        raise CaptureError(f"{where}: {target} changes its arguments in place: not supported")
+
+    def literal(item: fx.Node) -> Any:
+        found = env[item]
+        if isinstance(found, torch.Tensor):
+            index = number[item]
+            assert isinstance(index, int)
+            return ValueRef(index)
+        if isinstance(found, (bool, int, float, str)) or found is None:
+            return found
+        raise CaptureError(f"{where}: {target} takes a {type(found).__name__}, which has no value")
+
+    args = _plain(fx.map_arg(node.args, literal))
+    kwargs = {key: _plain(item) for key, item in fx.map_arg(node.kwargs, literal).items()}
+    fake_args, fake_kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: env[n])
+    if isinstance(kwargs.get("generator"), torch.Generator):
+        raise CaptureError(f"{where}: {target} draws from its own generator")
+    out = target(*fake_args, **fake_kwargs)
+    env[node] = out
+    read = {values.storage[v] for v in refs_in((args, tuple(kwargs.values())))}
+    before = len(values.nbytes)
+    unpack = isinstance(out, (tuple, list))
+    made: list[int | None] = []
+    for index, item in enumerate(out if unpack else [out]):
+        if not isinstance(item, torch.Tensor):
+            if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise CaptureError(f"{where}: {target} makes a size that depends on data")
+            made.append(None)
+            continue
+        made.append(values.add(item, f"{node.name}.{index}" if unpack else node.name))
+    number[node] = tuple(made) if unpack else made[0]  # type: ignore[assignment]
+    aliases = [v for v in made if v is not None and values.storage[v] < before]
+    fresh = [v for v in made if v is not None and values.storage[v] >= before]
+    if aliases and (fresh or len(read) != 1):
+        raise CaptureError(f"{where}: {target} returns both a view and new tensors: not supported")
+    if len({values.storage[v] for v in fresh}) != len(fresh):
+        raise CaptureError(f"{where}: {target} returns new tensors that share memory")
+    call = Call(target, args, kwargs, tuple(made), unpack)
+    tag = node.meta.get("partitioner_tag")
+    return Line(node.name, call, origin, backward=tag == "is_backward", view=bool(aliases))
+
+
+def _plain(argument: Any) -> Any:
+    """Arguments in ordinary containers instead of fx's immutable ones."""
+    if isinstance(argument, tuple):
+        return tuple(_plain(item) for item in argument)
+    if isinstance(argument, list):
+        return [_plain(item) for item in argument]
+    if isinstance(argument, dict):
+        return {key: _plain(item) for key, item in argument.items()}
+    if isinstance(argument, slice):
+        return slice(_plain(argument.start), _plain(argument.stop), _plain(argument.step))
+    return argument
+
+
+def _trains(node: fx.Node) -> bool:
+    """Whether a batch norm node updates running statistics."""
+    return len(node.args) > 5 and node.args[3] is not None and bool(node.args[5])
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module

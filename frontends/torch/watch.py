@@ -1,0 +1,166 @@
+"""Watches the user's code while it runs on fake tensors.
+
+Every call of a torch function passes here. Tensors with data that the code holds on to (closures,
+plain attributes, parameters kept in lists) are replaced by their stand-ins, and every traced op is
+marked with the user's line and the module it came from.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as global_hooks
+from torch.overrides import TorchFunctionMode
+
+from ...solver.errors import CaptureError
+from . import export
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FrameType, TracebackType
+
+    from torch import nn
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HOOK_MAKERS = {"register_hook", "register_post_accumulate_grad_hook"}
+
+
+class Watch(TorchFunctionMode):
+    """Substitutes stand-ins for real tensors and records where calls come from.
+
+    Parameters
+    ----------
+    stand_ins
+        Identity of a real tensor to what takes its place.
+    names
+        Identity of a module to its path.
+    adopt
+        Called with a real tensor that has no stand-in; returns one, or raises.
+    trace_hooks
+        False: a hook registered on a tensor is refused.
+    """
+
+    def __init__(
+        self,
+        stand_ins: Mapping[int, torch.Tensor],
+        names: Mapping[int, str],
+        adopt: Callable[[torch.Tensor], torch.Tensor],
+        trace_hooks: bool,
+    ) -> None:
+        super().__init__()
+        self.stand_ins = stand_ins
+        self.names = names
+        self.adopt = adopt
+        self.trace_hooks = trace_hooks
+        self.path: list[str] = []
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Watch:
+        """Start watching, and follow which module runs."""
+        self._handles = [
+            global_hooks.register_module_forward_pre_hook(self._enter_module),
+            global_hooks.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop watching."""
+        super().__exit__(kind, error, trace)
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter_module(self, module: nn.Module, _args: Any) -> None:
+        self.path.append(self.names.get(id(module), self.path[-1] if self.path else ""))
+
+    def _leave_module(self, _module: nn.Module, _args: Any, _out: Any) -> None:
+        if self.path:
+            self.path.pop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run `func` on stand-ins."""
+        frame = user_frame(sys._getframe(1))
+        origin = describe(frame)
+        name = getattr(func, "__name__", "")
+        if name in _HOOK_MAKERS and not self.trace_hooks:
+            raise CaptureError(
+                f"{origin}: a hook is registered on a tensor inside the step; it would run at "
+                "capture only. Remove it, or pass trace_hooks=True if it only computes"
+            )
+        if kwargs and isinstance(kwargs.get("generator"), torch.Generator):
+            raise CaptureError(
+                f"{origin}: {name} draws from its own generator, whose state a plan cannot "
+                "restore; use the default generator"
+            )
+        export.set_origin(f"{origin}\n{self.path[-1] if self.path else ''}")
+        return func(*self._swap(args), **(self._swap(kwargs) if kwargs else {}))
+
+    def _swap(self, argument: Any) -> Any:
+        """The argument with every real tensor replaced; untouched if it holds none."""
+        if isinstance(argument, torch.Tensor):
+            if not export.is_plain(argument):
+                return argument
+            stand_in = self.stand_ins.get(id(argument))
+            return self.adopt(argument) if stand_in is None else stand_in
+        if type(argument) in (tuple, list):
+            new = [self._swap(item) for item in argument]
+            if all(a is b for a, b in zip(new, argument, strict=True)):
+                return argument
+            return type(argument)(new)
+        if type(argument) is dict:
+            return {key: self._swap(item) for key, item in argument.items()}
+        return argument
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is neither PyTorch's nor ours."""
+    while frame is not None and _internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def describe(frame: FrameType | None) -> str:
+    """`file.py:12  code of the line` of a frame."""
+    if frame is None:
+        return ""
+    return describe_line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def describe_line(filename: str, line: int) -> str:
+    """`file.py:12  code of the line`, the file relative to the working folder if it is below it."""
+    code = linecache.getline(filename, line).strip()
+    here = os.getcwd() + os.sep
+    shown = filename.removeprefix(here)
+    return f"{shown}:{line}  {code}" if code else f"{shown}:{line}"
+
+
+def error_origin(error: BaseException) -> str:
+    """Where in the user's code an exception was raised; empty if nowhere."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if not _internal(filename):
+            found = describe_line(filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def _internal(filename: str) -> bool:
+    return filename.startswith((_TORCH, _HERE, "<"))
