@@ -14,6 +14,7 @@ import gc
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -92,6 +93,7 @@ def measure_step_time(
     *,
     warmup: int = 1,
     device: torch.device | str | None = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, list[float]]:
     """Seconds of each call, all of them run in turns so that drift of the machine hits all alike.
 
@@ -102,14 +104,17 @@ def measure_step_time(
     repeats, warmup
         Timed rounds, and untimed rounds before them.
     device
-        On a CUDA device its own events are the clock, else the monotonic clock.
+        On a CUDA device its own events are the clock.
+    clock
+        Elsewhere: nanoseconds, by default of the monotonic clock.
 
     Returns
     -------
     dict
         Name -> `repeats` seconds, in the order of the rounds.
     """
-    timed = _timed_cuda if device is not None and torch.device(device).type == "cuda" else _timed
+    on_cuda = device is not None and torch.device(device).type == "cuda"
+    timed = _timed_cuda if on_cuda else partial(_timed, clock)
     for _ in range(warmup):
         for fn in fns.values():
             timed(fn)
@@ -126,10 +131,10 @@ def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def _timed(fn: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def _timed(clock: Callable[[], int], fn: Callable[[], Any]) -> float:
+    start = clock()
     fn()
-    return time.perf_counter() - start
+    return (clock() - start) / 1e9
 
 
 def _timed_cuda(fn: Callable[[], Any]) -> float:

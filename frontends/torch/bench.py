@@ -1,7 +1,9 @@
 """What one call costs on the device: bytes first, then time, run as the replay runs it.
 
 The peak and the storages of the outputs come from one run under the meter, the time from more runs:
-many for a short call, one for a long one. Calls run below autograd, without autocast.
+many for a short call, one for a long one. Calls run below autograd, without autocast. With one
+thread the clock is that thread's processor time, so that other processes do not make long calls
+look longer than short ones.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from .program import Call
 
 _BATCH_NS = 200_000  # a sample runs the call often enough to last this long
-_MAX_SAMPLES = 15
+_MAX_SAMPLES = 25
 _MIN_SAMPLES = 3
 _SHARE_NS = 30_000_000  # time for the samples of a call that is shorter than this
 CUDA_BLOCK_BYTES = 512
@@ -55,9 +57,10 @@ def measure_memory(
     fn = run_once(call, args, kwargs)
     if device.type == "cuda":
         fn()  # library handles and their workspaces are made in the first run and stay
-    start = time.perf_counter_ns()
+    clock = time.perf_counter_ns if device.type == "cuda" else cpu_clock()
+    start = clock()
     reading = measure_peak(fn, device, collect=False)
-    took = time.perf_counter_ns() - start
+    took = clock() - start
     elements = list(reading.result) if call.unpack else [reading.result]
     inputs = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
     sizes: list[int] = []
@@ -97,8 +100,13 @@ def expected_timing_ns(first_ns: int) -> int:
     return max(first_ns, min(_SHARE_NS, _MAX_SAMPLES * max(first_ns, _BATCH_NS)))
 
 
+def cpu_clock() -> Callable[[], int]:
+    """Nanoseconds of processor time if one thread computes, of the wall clock if more do."""
+    return time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+
+
 def _cpu_time(fn: Callable[[], Any], first_ns: int) -> int:
-    clock = time.perf_counter_ns
+    clock = cpu_clock()
     # The first run pays for caches of the library: run a short call again before sizing batches.
     if first_ns < _BATCH_NS * 10:
         start = clock()

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import math
 import statistics
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import torch
 
 from ...solver.errors import InputError
 from ...solver.files import write_atomic
+from .bench import cpu_clock
 from .profile_cache import cache_dir, machine_text, read_json
 from .signature import dtype_name
 
@@ -227,12 +227,13 @@ def _measure(name: str, device: torch.device) -> Machine:
 
 
 def _cpu_seconds(fn: Callable[[], Any]) -> float:
+    clock = cpu_clock()
     fn()
     samples = []
     for _ in range(_REPEATS):
-        start = time.perf_counter()
+        start = clock()
         fn()
-        samples.append(time.perf_counter() - start)
+        samples.append((clock() - start) / 1e9)
     return statistics.median(samples)
 
 

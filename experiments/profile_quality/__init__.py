@@ -1,0 +1,1 @@
+"""How good the profile of a step is: predicted against measured time and peak."""

@@ -1,0 +1,51 @@
+"""Profile against reality: `python -m experiments.profile_quality [--models cnn mlp] [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+import torch
+
+from .models import MODELS
+from .study import study
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one row for each model; with `--json`, one document."""
+    parser = argparse.ArgumentParser(prog="experiments.profile_quality", description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["mlp", "cnn", "gpt2-tiny"])
+    parser.add_argument("--repeats", type=int, default=9, help="timed steps of each kind")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for each profile")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    rows = []
+    if not options.json:
+        print(
+            f"{'model':11}{'ops':>6}{'sig.':>6}{'profile':>9}{'sum':>10}{'roofline':>10}"
+            f"{'replay':>10}{'eager':>10}{'w.err':>8}{'log err':>8}"
+            f"{'predicted peak':>16}{'measured - p.':>15}"
+        )
+    for name in options.models:
+        row = study(name, MODELS[name], repeats=options.repeats, budget_s=options.budget)
+        rows.append(row)
+        if not options.json:
+            print(
+                f"{row.model:11}{row.ops:6}{row.signatures:6}{row.profile_s:8.1f}s"
+                f"{row.sum_ms:8.1f}ms{row.roofline_ms:8.1f}ms{row.replay_ms:8.1f}ms"
+                f"{row.eager_ms:8.1f}ms{row.weighted_error:8.2f}{row.log_error:8.2f}"
+                f"{row.predicted_peak:16}{row.measured_peak - row.predicted_peak:15}",
+                flush=True,
+            )
+    if options.json:
+        json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
