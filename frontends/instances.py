@@ -93,12 +93,10 @@ def _graph(instance: _Instance) -> Graph:
         Tensor(d.name or f"d{d.id}", round(d.size), output=d.id in targets) for d in roots
     )
     scale, time_unit = _time_scale(instance)
-    made: set[int] = set()
     ops: list[Op] = []
     names: dict[str, int] = {}
     for node in instance.nodes:
-        outputs = [r for r in dict.fromkeys(root[t] for t in node.outputs) if r not in made]
-        made.update(outputs)
+        outputs = [t for t in node.outputs if root[t] == t]
         inputs = dict.fromkeys(root[t] for t in node.inputs if root[t] not in outputs)
         repeats = names[node.name] = names.get(node.name, 0) + 1
         ops.append(

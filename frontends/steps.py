@@ -147,8 +147,8 @@ class StepBuilder:
             self._op(name, "add", layer.time_ns // 8, parts, [total], "backward", layer.module)
             upstream.insert(0, total)
         targets = [t for t in layer.inputs if t in made]
-        shares = (1 if targets else 0) + (0 if layer.weight is None else 1)
-        spent = round(layer.time_ns * self.backward_ratio / max(shares, 1))
+        both = bool(targets) and layer.weight is not None
+        spent = round(layer.time_ns * self.backward_ratio / (2 if both else 1))
         if layer.weight is not None:
             weight = self.tensors[layer.weight]
             result = self._tensor(f"{weight.name}.gradient", weight.size_bytes, output=True)
@@ -162,8 +162,9 @@ class StepBuilder:
                 layer.module,
                 layer.workspace_bytes,
             )
-        if targets:
-            results = []
+        if targets or layer.weight is None:
+            # The first layer has no gradient to hand on: a token stands for its parameters' one.
+            results = [] if targets else [self._tensor(f"{layer.name}.end", 0, output=True)]
             for t in targets:
                 tensor = self.tensors[t]
                 results.append(

@@ -67,7 +67,7 @@ def test_chain_with_nothing_saved() -> None:
     computes = realise_saved(graph, ())
     # ops 0..4 layers, 5 loss, 6 boundary, 7 gradient of the loss (reads the last layer's output)
     assert computes[:13] == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 7]
-    assert computes[13:] == [8, 9, 10, 11]
+    assert computes[13:] == [8, 9, 10, 11, 12]
 
 
 def test_chain_recomputed_for_every_use() -> None:
