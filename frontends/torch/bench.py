@@ -1,9 +1,9 @@
 """What one call costs on the device: bytes first, then time, run as the replay runs it.
 
 The peak and the storages of the outputs come from one run under the meter, the time from more runs:
-many for a short call, one for a long one. Calls run below autograd, without autocast. With one
-thread the clock is that thread's processor time, so that other processes do not make long calls
-look longer than short ones.
+many for a short call, one for a long one. Calls run below autograd, without autocast, with caches
+as cold as a step leaves them. With one thread the clock is that thread's processor time, so that
+other processes do not make long calls look longer than short ones.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
     from .program import Call
 
-_BATCH_NS = 200_000  # a sample runs the call often enough to last this long
-_MAX_SAMPLES = 25
+_MAX_SAMPLES = 15
 _MIN_SAMPLES = 3
-_SHARE_NS = 30_000_000  # time for the samples of a call that is shorter than this
+_SHARE_NS = 40_000_000  # wall time for the samples of a short call
+_LONG_NS = 300_000_000  # a call that takes this long is timed once
+_CUDA_BATCH_NS = 2_000_000
+# Written before each sample, to leave the caches as the ops of a step leave them to each other: of
+# 0, 1, 4, 16 and 64 MiB, between 4 and 16 came closest to the times of ops within whole steps.
+_SCRATCH_BYTES = 8 << 20
 CUDA_BLOCK_BYTES = 512
 
 
@@ -81,13 +85,6 @@ def measure_memory(
     )
 
 
-def measure_time(fn: Callable[[], Any], first_ns: int, device: torch.device) -> int:
-    """Median nanoseconds of `fn()`, which has run before and then took about `first_ns`."""
-    if device.type == "cuda":
-        return _cuda_time(fn)
-    return _cpu_time(fn, first_ns)
-
-
 def allocated_bytes(size: int, device: torch.device) -> int:
     """Bytes that the allocator of `device` takes for a storage."""
     if device.type != "cuda":
@@ -95,55 +92,70 @@ def allocated_bytes(size: int, device: torch.device) -> int:
     return -(-size // CUDA_BLOCK_BYTES) * CUDA_BLOCK_BYTES
 
 
-def expected_timing_ns(first_ns: int) -> int:
-    """About how long `measure_time` will take."""
-    return max(first_ns, min(_SHARE_NS, _MAX_SAMPLES * max(first_ns, _BATCH_NS)))
-
-
 def cpu_clock() -> Callable[[], int]:
     """Nanoseconds of processor time if one thread computes, of the wall clock if more do."""
     return time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
 
 
-def _cpu_time(fn: Callable[[], Any], first_ns: int) -> int:
-    clock = cpu_clock()
-    # The first run pays for caches of the library: run a short call again before sizing batches.
-    if first_ns < _BATCH_NS * 10:
-        start = clock()
-        fn()
-        first_ns = max(1, clock() - start)
-    batch = max(1, min(1_000, _BATCH_NS // first_ns))
-    samples: list[float] = []
-    begin = clock()
-    while len(samples) < _MAX_SAMPLES:
-        start = clock()
-        for _ in range(batch):
-            fn()
-        end = clock()
-        samples.append((end - start) / batch)
-        enough = len(samples) >= _MIN_SAMPLES or end - begin > 10 * _SHARE_NS
-        if enough and end - begin > _SHARE_NS:
-            break
-    return max(1, round(statistics.median(samples)))
+class Stopwatch:
+    """Times calls on one device.
 
+    Parameters
+    ----------
+    device
+        A CPU or CUDA device.
+    """
 
-def _cuda_time(fn: Callable[[], Any]) -> int:
-    event: Any = torch.cuda.Event
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        if not self._cuda:
+            self._clock = cpu_clock()
+            self._scratch = torch.zeros(_SCRATCH_BYTES // 4)
+            self._cost = statistics.median(-self._clock() + self._clock() for _ in range(99))
 
-    def sample(batch: int) -> float:
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        begin.record()
-        for _ in range(batch):
-            fn()
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end)) * 1e6 / batch
+    def time(self, fn: Callable[[], Any], first_ns: int) -> int:
+        """Median nanoseconds of `fn()`, which has run before and then took about `first_ns`."""
+        return self._cuda_time(fn) if self._cuda else self._cpu_time(fn, first_ns)
 
-    rough = max(1.0, sample(2))
-    # Kernels queue up behind each other, so a batch hides the launch where the replay would.
-    batch = max(1, min(200, int(10 * _BATCH_NS / rough)))
-    count = max(1, min(_MAX_SAMPLES, int(3 * _SHARE_NS / (rough * batch))))
-    return max(1, round(statistics.median(sample(batch) for _ in range(count))))
+    def expected_ns(self, first_ns: int) -> int:
+        """About how long `time` will take."""
+        if first_ns > _LONG_NS:
+            return first_ns
+        return max(_SHARE_NS, _MIN_SAMPLES * first_ns)
+
+    def _cpu_time(self, fn: Callable[[], Any], first_ns: int) -> int:
+        clock = self._clock
+        samples: list[int] = []
+        begin = time.perf_counter_ns()
+        while len(samples) < _MAX_SAMPLES:
+            if first_ns < _LONG_NS:
+                self._scratch.fill_(1.0)
+            start = clock()
+            result = fn()
+            samples.append(clock() - start)
+            del result
+            spent = time.perf_counter_ns() - begin
+            if spent > (_SHARE_NS if len(samples) >= _MIN_SAMPLES else _LONG_NS):
+                break
+        return max(1, round(statistics.median(samples) - self._cost))
+
+    def _cuda_time(self, fn: Callable[[], Any]) -> int:
+        event: Any = torch.cuda.Event
+
+        def sample(batch: int) -> float:
+            begin, end = event(enable_timing=True), event(enable_timing=True)
+            begin.record()
+            for _ in range(batch):
+                fn()
+            end.record()
+            torch.cuda.synchronize()
+            return float(begin.elapsed_time(end)) * 1e6 / batch
+
+        rough = max(1.0, sample(2))
+        # Kernels queue up behind each other, so a batch hides the launch where the replay would.
+        batch = max(1, min(200, int(_CUDA_BATCH_NS / rough)))
+        count = max(1, min(_MAX_SAMPLES, int(_SHARE_NS / (rough * batch))))
+        return max(1, round(statistics.median(sample(batch) for _ in range(count))))
 
 
 def _tensors(argument: Any) -> Iterator[torch.Tensor]:

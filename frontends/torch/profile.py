@@ -20,14 +20,7 @@ import torch
 from ...runtime.meter import MeterError
 from ...runtime.rng import state_functions
 from ...solver.errors import InputError
-from .bench import (
-    allocated_bytes,
-    as_replayed,
-    expected_timing_ns,
-    measure_memory,
-    measure_time,
-    run_once,
-)
+from .bench import Stopwatch, allocated_bytes, as_replayed, measure_memory, run_once
 from .machine import Machine
 from .profile_cache import Measurement, ProfileCache, machine_text
 from .program import Call, Kind, ValueRef
@@ -164,7 +157,7 @@ def _measure(
     captured: Captured, todo: list[_Entry], deadline: float, progress: Progress | None
 ) -> None:
     device = captured.device
-    synthesizer = Synthesizer(captured)
+    synthesizer, stopwatch = Synthesizer(captured), Stopwatch(device)
     # One run of each signature that is still to come, for its memory.
     reserve = sum(e.roofline_ns for e in todo) / 1e9
     for done, entry in enumerate(todo):
@@ -178,12 +171,12 @@ def _measure(
                 entry.found = measure_memory(entry.call, args, kwargs, device)
             first_ns = entry.found.first_ns
             left_ns = (deadline - time.monotonic() - reserve) * 1e9
-            if expected_timing_ns(first_ns) > left_ns:
+            if stopwatch.expected_ns(first_ns) > left_ns:
                 continue
             fn = run_once(entry.call, args, kwargs)
             if not first_run:
                 fn()
-            spent = measure_time(fn, first_ns, device)
+            spent = stopwatch.time(fn, first_ns)
             entry.found = msgspec.structs.replace(entry.found, time_ns=spent)
         except MeterError:
             raise
