@@ -85,7 +85,8 @@ def realise_saved(
     Parameters
     ----------
     saved
-        Tensors kept across the boundary. What may not be recomputed is kept in any case.
+        Tensors kept across the boundary, also those that only recomputations read. What may not
+        be recomputed is kept in any case.
     hold
         How many base ops further the next need of a recomputed tensor may lie for it to stay in
         memory until then; it is dropped and recomputed again otherwise. None: stays always, so

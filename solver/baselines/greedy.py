@@ -6,9 +6,9 @@ with c the recompute time of the tensor and of its dropped ancestors). Here it i
 are the forward tensors that the backward phase reads, costs are updated as ancestors are dropped,
 and the exact peak after a number of drops comes from the simulation.
 
-A recomputed tensor stays until its last need, or (second and third realisation, which reach smaller
+A recomputed tensor stays until its last need, or (the other realisations, which reach smaller
 peaks) only if its next need is near in the base order. Of all prefixes of the drop order and the
-three realisations the cheapest within the budget is returned.
+realisations the cheapest within the budget is returned.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from ..schedule import Schedule
 
-POINTS = 48
-HOLDS = (None, 64, 8)
+POINTS = 40
+HOLDS = (None, 32, 8, 2)
 
 
 def greedy(graph: Graph, budget_bytes: int | None) -> Schedule | None:
@@ -43,25 +43,27 @@ def greedy(graph: Graph, budget_bytes: int | None) -> Schedule | None:
     return choose(_prefixes(graph, tables, budget_bytes), budget_bytes)
 
 
+def saved_anyway(tables: Tables) -> set[int]:
+    """Droppable tensors that live across the boundary when nothing is recomputed."""
+    return {
+        t
+        for t, able in enumerate(tables.droppable)
+        if able and tables.users[t] and tables.users[t][-1] >= tables.boundary
+    }
+
+
 def drop_order(graph: Graph, tables: Tables) -> list[int]:
     """Forward tensors that the backward phase reads, cheapest to recompute per byte first.
 
     The cost of a tensor is the time of the ops to run for it, given what was dropped before; it
     only grows, so a heap with late updates finds the smallest each time.
     """
-    boundary = tables.boundary
     time = [op.time_ns for op in graph.ops]
     size = [tensor.size_bytes for tensor in graph.tensors]
-    candidates = [
-        t
-        for t, able in enumerate(tables.droppable)
-        if able and size[t] > 0 and any(user >= boundary for user in tables.users[t])
-    ]
+    saved = saved_anyway(tables)
+    candidates = [t for t in sorted(saved) if size[t] > 0]
     # Forward tensors that the backward phase does not read are gone by then.
-    present = [
-        not able or any(user >= boundary for user in tables.users[t])
-        for t, able in enumerate(tables.droppable)
-    ]
+    present = [not able or t in saved for t, able in enumerate(tables.droppable)]
 
     def cost(tensor: int, limit: float) -> int:
         """Time to recompute `tensor`, or a part of it above twice `limit`."""
@@ -94,7 +96,7 @@ def drop_order(graph: Graph, tables: Tables) -> list[int]:
 def _prefixes(graph: Graph, tables: Tables, budget_bytes: int | None) -> Iterator[Candidate]:
     """Candidates for up to `POINTS` prefixes, then finer around where the budget starts to hold."""
     order = drop_order(graph, tables)
-    everything = {t for t, able in enumerate(tables.droppable) if able}
+    everything = saved_anyway(tables)
 
     def run(dropped: int, hold: int | None) -> Candidate:
         saved = everything.difference(order[:dropped])
