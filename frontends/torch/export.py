@@ -77,6 +77,17 @@ def new_fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=False)
 
 
+@contextlib.contextmanager
+def uncached(mode: Any) -> Iterator[None]:
+    """Let a fake mode compute every result: its cache forgets which outputs share memory."""
+    before = getattr(mode, "cache_enabled", False)
+    mode.cache_enabled = False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = before
+
+
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no data because it is fake."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -86,10 +97,10 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is an ordinary one with data: not fake, functional or another subclass."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not (
-        torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        or torch._is_functional_tensor(tensor)
-    )
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not (wrapped or torch._is_functional_tensor(tensor))
 
 
 def storage_key(tensor: torch.Tensor) -> int:

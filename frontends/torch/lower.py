@@ -29,7 +29,8 @@ from .program import (
     ValueMeta,
 )
 from .rng import draws, state_bytes
-from .step import Step, shown
+from .export import is_plain, storage_key
+from .step import Source, Step, shown
 from .values import Line, Values, trace_values
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def lower(
     extra_resident_bytes: int,
 ) -> Program:
     """Make the program and its graph; op times are zero until a cost model fills them in."""
-    traced = trace_values(joint, [source.fake for source in step.sources], mode)
+    changed = {slot.index for slot in joint.results if slot is not None and slot.role == "mutation"}
+    shared = shared_memory(step.sources, changed)
+    traced = trace_values(joint, [source.fake for source in step.sources], shared, mode)
     values = traced.values
     arguments = dict(zip(joint.arguments, traced.arguments, strict=True))
     source_value = {slot.index: v for slot, v in arguments.items() if slot.role == "input"}
@@ -133,6 +136,29 @@ def lower(
         items, lines, values, step, inputs, source_value, outputs, tangents, gradients,
         device=device, name=name, guards=guards, extra_resident_bytes=extra_resident_bytes,
     )  # fmt: skip
+
+
+def shared_memory(sources: list[Source], changed: set[int]) -> list[int]:
+    """For each source the first one that shares its memory.
+
+    Raises
+    ------
+    CaptureError
+        If one of several sources that share memory is changed by the step.
+    """
+    first: dict[int, int] = {}
+    found = []
+    for index, source in enumerate(sources):
+        key = storage_key(source.real) if is_plain(source.real) else -1 - index
+        found.append(first.setdefault(key, index))
+    for index in changed:
+        others = [i for i, f in enumerate(found) if f == found[index] and i != index]
+        if others:
+            what = [shown(sources[i].name) or sources[i].kind for i in (index, others[0])]
+            raise CaptureError(
+                f"the step changes {what[0]}, which shares memory with {what[1]}; pass a clone"
+            )
+    return found
 
 
 def split(
@@ -311,7 +337,7 @@ def assemble(
     ]  # fmt: skip
     labels = {values.storage[s.value]: label_of(s) for s in reversed(inputs)}
     order = {s: i for i, s in enumerate(sorted(used))}
-    base = {}
+    base: dict[int, int] = {}
     for v, s in enumerate(values.storage):
         base.setdefault(s, v)
     tensors = tuple(

@@ -1,8 +1,8 @@
 """Buffers and inputs that the step changes: who may read them, and when.
 
-The program writes the new contents back at the end of the forward. An op that reads the old ones may
-therefore not run again later, unless it reads a snapshot, or is a batch norm in training mode, whose
-running statistics go into nothing but their own update.
+The program writes the new contents back at the end of the forward. An op that reads the old ones
+may therefore not run again later, unless it reads a snapshot, or is a batch norm in training mode,
+whose running statistics go into nothing but their own update.
 """
 
 from __future__ import annotations

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
+# hooks that only compute, or only hand outputs on within the step
+_PURE_HOOKS = ("torch.nn.utils", "transformers.utils.output_capturing")
+# set once by the libraries themselves, true whether or not the step is replayed
+_PRIVATE = ("_flat_weight", "_output_capturing_hooks_installed")
 _REGISTERED = {"_parameters", "_buffers", "_modules"}
 
 
@@ -56,7 +60,7 @@ def _refuse_module(name: str, module: nn.Module, trace_hooks: bool) -> None:
     for attribute in () if trace_hooks else _FORWARD:
         for hook in getattr(module, attribute, {}).values():
             origin = getattr(hook, "__module__", None) or type(hook).__module__
-            if not str(origin).startswith("torch.nn.utils"):
+            if not str(origin).startswith(_PURE_HOOKS):
                 raise CaptureError(
                     f"{name} ({kind}) has a forward hook, which would run at capture only; remove "
                     "it, or pass trace_hooks=True if it only computes"
@@ -114,6 +118,13 @@ def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any
         if key in _REGISTERED:
             continue
         now = module.__dict__[key]
+        if key.startswith(_PRIVATE) or key == "_forward_hooks":
+            if key not in state:
+                del module.__dict__[key]
+            elif isinstance(state[key], (list, dict)):
+                everything[key].clear()
+                _fill(everything[key], state[key])
+            continue
         if key not in state:
             found = found or key
             del module.__dict__[key]
@@ -122,7 +133,7 @@ def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any
             old = everything[key]
             if isinstance(old, (list, dict, set)):
                 old.clear()
-                old.extend(state[key]) if isinstance(old, list) else old.update(state[key])
+                _fill(old, state[key])
             module.__dict__[key] = old
         else:
             module.__dict__[key] = everything[key]
@@ -130,6 +141,14 @@ def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any
         found = found or key
         module.__dict__[key] = everything[key]
     return found
+
+
+def _fill(container: Any, content: Any) -> None:
+    """Put `content` into an emptied list, dict or set."""
+    if isinstance(container, list):
+        container.extend(content)
+    else:
+        container.update(content)
 
 
 def _same(a: Any, b: Any) -> bool:

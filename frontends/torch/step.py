@@ -153,7 +153,7 @@ class Step(nn.Module):
 
         # functional_call runs `forward`, so swap it in for the duration of the call
         root_forward = root.forward
-        root.forward = lambda: forward()  # type: ignore[method-assign, assignment]
+        root.forward = forward  # type: ignore[method-assign]
         try:
             with watch, torch.enable_grad():
                 return torch.func.functional_call(root, named, ())

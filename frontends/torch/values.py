@@ -73,6 +73,13 @@ class Values:
         self.storage.append(self._known[key])
         return len(self.meta) - 1
 
+    def merge(self, value: int, tensor: torch.Tensor) -> None:
+        """Count `tensor`, which is about to be added, to the storage of `value`."""
+        storage = self.storage[value]
+        self._known[export.storage_key(tensor)] = storage
+        size = int(tensor.untyped_storage().nbytes())
+        self.nbytes[storage] = max(self.nbytes[storage], size)
+
     def new(self, meta: ValueMeta, name: str) -> int:
         """A new value with a storage of its own, just large enough."""
         self.meta.append(meta)
@@ -126,7 +133,9 @@ class Traced:
     constants: list[tuple[int, torch.Tensor]]
 
 
-def trace_values(joint: export.Joint, inputs: Sequence[torch.Tensor], mode: Any) -> Traced:
+def trace_values(
+    joint: export.Joint, inputs: Sequence[torch.Tensor], shared: Sequence[int], mode: Any
+) -> Traced:
     """Run the joint graph on fake tensors and number its values.
 
     Parameters
@@ -135,6 +144,8 @@ def trace_values(joint: export.Joint, inputs: Sequence[torch.Tensor], mode: Any)
         The graph.
     inputs
         Stand-ins of the step's inputs.
+    shared
+        For each of them the first one whose real tensor shares its memory (itself, mostly).
     mode
         Their fake mode.
     """
@@ -142,15 +153,18 @@ def trace_values(joint: export.Joint, inputs: Sequence[torch.Tensor], mode: Any)
     env: dict[fx.Node, Any] = {}  # node to fake result
     number: dict[fx.Node, int | tuple[int | None, ...]] = {}
     arguments: list[int] = []
+    owner: dict[int, int] = {}  # first input of a shared storage to its value
     constants: list[tuple[int, torch.Tensor]] = []
     results: list[int | None] = []
     slots = iter(joint.arguments)
-    with mode, torch.no_grad():
+    with export.uncached(mode), mode, torch.no_grad():
         for node in joint.module.graph.nodes:
             if node.op == "placeholder":
                 slot = next(slots)
                 if slot.role == "input":
                     fake = inputs[slot.index].detach()
+                    if shared[slot.index] != slot.index and shared[slot.index] in owner:
+                        values.merge(owner[shared[slot.index]], fake)
                 else:
                     like = node.meta["val"]
                     fake = torch.empty_strided(
@@ -159,6 +173,8 @@ def trace_values(joint: export.Joint, inputs: Sequence[torch.Tensor], mode: Any)
                 env[node] = fake
                 number[node] = values.add(fake, f"{slot.role}.{slot.index}")
                 arguments.append(number[node])  # type: ignore[arg-type]
+                if slot.role == "input":
+                    owner.setdefault(shared[slot.index], arguments[-1])
             elif node.op == "get_attr":
                 real = _attribute(joint.module, str(node.target))
                 if not isinstance(real, torch.Tensor) or not export.is_plain(real):
@@ -242,8 +258,6 @@ def _call(
     fresh = [v for v in made if v is not None and values.storage[v] >= before]
     if aliases and (fresh or len(read) != 1):
         raise CaptureError(f"{where}: {target} returns both a view and new tensors: not supported")
-    if len({values.storage[v] for v in fresh}) != len(fresh):
-        raise CaptureError(f"{where}: {target} returns new tensors that share memory")
     call = Call(target, args, kwargs, tuple(made), unpack)
     tag = node.meta.get("partitioner_tag")
     return Line(node.name, call, origin, backward=tag == "is_backward", view=bool(aliases))

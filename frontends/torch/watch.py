@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# PyTorch's own tracing code, whose tensors are none of the user's
+_TRACERS = tuple(_TORCH + part for part in ("_subclasses", "_functorch", "_library", "_ops", "fx"))
 _HOOK_MAKERS = {"register_hook", "register_post_accumulate_grad_hook"}
 
 
@@ -66,7 +68,7 @@ class Watch(TorchFunctionMode):
             global_hooks.register_module_forward_pre_hook(self._enter_module),
             global_hooks.register_module_forward_hook(self._leave_module, always_call=True),
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -76,7 +78,7 @@ class Watch(TorchFunctionMode):
         trace: TracebackType | None,
     ) -> None:
         """Stop watching."""
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         for handle in self._handles:
             handle.remove()
 
@@ -95,7 +97,10 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run `func` on stand-ins."""
-        frame = user_frame(sys._getframe(1))
+        caller = sys._getframe(1)
+        if caller.f_code.co_filename.startswith(_TRACERS):
+            return func(*args, **(kwargs or {}))
+        frame = user_frame(caller)
         origin = describe(frame)
         name = getattr(func, "__name__", "")
         if name in _HOOK_MAKERS and not self.trace_hooks:
