@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import Json, Quiet, StepSource
+from .options import Json, Quiet, StepSource, Times
 from .progress import spinner
 from .target import writable
 from .terminal import Terminal, facts_table, stdout_to_stderr
-
-
-class Times(StrEnum):
-    """Where op times come from."""
-
-    MEASURED = "measured"
-    ROOFLINE = "roofline"
 
 
 def capture(
@@ -43,9 +35,10 @@ def capture(
     """
     from ..report.scale import Scale
     from ..solver.files import write_graph
-    from .source import load_step, on_device, warnings_as_lines
+    from .source import load_step, on_device, split_source, warnings_as_lines
 
     terminal = Terminal(json, quiet)
+    split_source(source)
     writable(output)
     with (
         warnings_as_lines(terminal),

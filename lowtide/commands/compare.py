@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..solver.errors import InputError
 from ..solver.units import format_percent
 from .options import Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
 from .progress import spinner
@@ -56,16 +57,22 @@ def compare(
     from ..report.figures import SUFFIXES
     from ..report.scale import Scale
     from ..solver.compare import compare as run_compare
+    from ..solver.compare import resolve_methods
     from ..solver.files import read_graph
     from ..solver.milp.backends import backend as backend_named
 
     terminal = Terminal(json, quiet)
     if plot is not None:
         writable(plot, inputs=[graph], suffixes=SUFFIXES)
-    backend_named(backend)  # an unknown name is told before the search, not in it
+    backend_named(backend)  # unknown names are told before the search, not in it
+    names = resolve_methods(methods)
     step = read_graph(graph)
     scale = Scale.of(step)
     budgets = [part.strip() for part in budget.split(",") if part.strip()]
+    if not budgets:
+        raise InputError("no budget to compare at: give at least one, such as 50%")
+    for text in budgets:
+        scale.budget(text)
     done = 0
 
     def on_row(row: Row, total: int) -> None:
@@ -78,7 +85,7 @@ def compare(
         comparison = run_compare(
             step,
             budgets,
-            methods,
+            names,
             time_limit=time_limit,
             gap=gap,
             threads=threads,

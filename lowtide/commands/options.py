@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Times(StrEnum):
+    """Where op times come from."""
+
+    MEASURED = "measured"
+    ROOFLINE = "roofline"
 
 
 def _finite(value: float) -> float:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..solver.units import format_percent, format_seconds
-from .options import Json, PlanFile, Quiet, StepSource
+from ..solver.units import format_bytes, format_percent, format_seconds
+from .options import Json, PlanFile, Quiet, StepSource, Times
 from .progress import spinner
-from .source import load_step, on_device, warnings_as_lines
+from .source import load_step, on_device, split_source, warnings_as_lines
 from .terminal import Terminal, complain, facts_table, stdout_to_stderr
 
 if TYPE_CHECKING:
+    from ..frontends.torch.captured import Captured
     from ..report.scale import Scale
     from ..solver.plan import Plan
     from .training import Measured
+
+VERIFIED_STEPS = 2  # the second one runs on what the first one's update left
 
 
 def replay(
@@ -28,6 +31,9 @@ def replay(
         str | None,
         typer.Option(metavar="D", help="cpu or cuda; by default where the model is."),
     ] = None,
+    times: Annotated[
+        Times, typer.Option(help="Measure the memory of every op again, or trust the plan.")
+    ] = Times.MEASURED,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Compare with the plain step bit by bit before training."),
@@ -42,10 +48,11 @@ def replay(
     gradients, buffers or random state differ from those of the plain step.
     """
     from ..report.scale import Scale
+    from ..solver.check import check_schedule
     from ..solver.files import read_plan
-    from ..solver.simulate import simulate
 
     terminal = Terminal(json, quiet)
+    split_source(source)
     candidate = read_plan(plan)
     with (
         warnings_as_lines(terminal),
@@ -55,47 +62,66 @@ def replay(
         step = on_device(load_step(source), device)
         from ..frontends.torch.capture import capture
         from ..runtime.replay import replay as run_replay
-        from .training import train
+        from .training import loss_of, train
 
         captured = capture(step.model, step.batch, step.loss_fn, device=device)
+        check_schedule(captured.graph, candidate)
+        if times is Times.MEASURED:
+            captured = with_measured(captured, candidate, terminal)
         module = run_replay(captured, candidate)
         parity = None
         if verify:
             from ..runtime.verify import verify as run_verify
 
-            parity = run_verify(captured, module, [step.batch])
+            batches = [step.batch] * VERIFIED_STEPS
+            parity = run_verify(step.model, module, batches, loss_of=loss_of, measure=False)
         measured = train(captured, module, step.batch, steps=steps, lr=lr)
     scale = Scale.of(captured.graph)
-    predicted = simulate(captured.graph, candidate.schedule).peak_bytes
-    rows = measured_rows(candidate, scale, predicted, measured)
-    document = measured_document(candidate, scale, predicted, measured)
+    rows = measured_rows(candidate, scale, measured)
+    document = measured_document(candidate, scale, measured)
     if measured.peak_bytes > candidate.budget_bytes:
         terminal.log(
             f"warning: the measured peak of {scale.memory(measured.peak_bytes)} is above the "
             f"budget of {scale.memory(candidate.budget_bytes)}"
         )
     if parity is not None:
-        rows.append(("verify", "identical" if parity.ok else "different"))
+        compared = ", ".join(f"{equal} of {count} {kind}" for kind, count, equal in parity.table())
+        rows.append(("equal in every bit", compared))
         document["verified"] = parity.ok
-        document["differences"] = list(parity.differences)
+        document["first_difference"] = parity.first_difference
     terminal.product(facts_table(rows), document)
     if parity is not None and not parity.ok:
-        complain(f"the replayed step differs from the plain one: {'; '.join(parity.differences)}")
+        complain(f"the replayed step differs from the plain one: {parity.first_difference}")
         return 1
     return 0
 
 
-def measured_rows(
-    plan: Plan, scale: Scale, predicted: int, measured: Measured
-) -> list[tuple[str, str]]:
+def with_measured(captured: Captured, plan: Plan, terminal: Terminal) -> Captured:
+    """The step with measured costs, unless the plan, made without them, would not fit any more."""
+    from ..frontends.torch.profile import profile
+    from ..solver.check import check_peak
+
+    profiled = profile(captured)
+    peak = check_peak(profiled.graph, plan.steps)
+    if peak <= plan.budget_bytes:
+        return profiled
+    terminal.log(
+        f"warning: with measured workspaces the plan needs {format_bytes(peak)} ({peak:,} B), more "
+        f"than its budget of {format_bytes(plan.budget_bytes)} ({plan.budget_bytes:,} B): capture "
+        "with --times measured and solve again"
+    )
+    return captured
+
+
+def measured_rows(plan: Plan, scale: Scale, measured: Measured) -> list[tuple[str, str]]:
     """What was promised and what was measured, in words."""
-    off = measured.peak_bytes - predicted
+    off = measured.peak_bytes - plan.peak_bytes
     deviation = "as predicted" if off == 0 else f"{off:+,} B from the prediction"
     plain_peak, plain = measured.plain_peak_bytes, measured.plain_seconds
     rows = [
         ("graph", plan.graph_name),
         ("budget", scale.memory(plan.budget_bytes)),
-        ("predicted peak", scale.memory(predicted)),
+        ("predicted peak", scale.memory(plan.peak_bytes)),
         ("measured peak", f"{scale.memory(measured.peak_bytes)}, {deviation}"),
         ("plain step's peak", "does not fit" if plain_peak is None else scale.memory(plain_peak)),
         (
@@ -113,15 +139,13 @@ def measured_rows(
     return rows
 
 
-def measured_document(
-    plan: Plan, scale: Scale, predicted: int, measured: Measured
-) -> dict[str, Any]:
+def measured_document(plan: Plan, scale: Scale, measured: Measured) -> dict[str, Any]:
     """The same for programs; losses that are not numbers are null."""
     return {
         "graph": plan.graph_name,
         "graph_hash": plan.graph_hash,
         **scale.document("budget", plan.budget_bytes),
-        **scale.document("predicted_peak", predicted),
+        **scale.document("predicted_peak", plan.peak_bytes),
         **scale.document("measured_peak", measured.peak_bytes),
         **scale.document("plain_peak", measured.plain_peak_bytes),
         "steps": len(measured.losses),

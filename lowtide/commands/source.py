@@ -37,6 +37,17 @@ class Step:
     loss_fn: Callable[..., Any] | None
 
 
+def split_source(text: str) -> tuple[str, str]:
+    """Module or file, and function; `InputError` if `text` does not name both."""
+    where, colon, name = text.rpartition(":")
+    if not colon or not where or not name:
+        raise InputError(
+            f"{text!r} names no function: write PKG.MOD:FUNC or path/to/file.py:FUNC, "
+            "such as train.py:make_step"
+        )
+    return where, name
+
+
 def load_step(text: str) -> Step:
     """Import and call the function that `text` names.
 
@@ -51,12 +62,7 @@ def load_step(text: str) -> Step:
         If there is no such module or function, it fails, or it returns something else than
         `(model, batch[, loss_fn])`.
     """
-    where, colon, name = text.rpartition(":")
-    if not colon or not where or not name:
-        raise InputError(
-            f"{text!r} names no function: write PKG.MOD:FUNC or path/to/file.py:FUNC, "
-            "such as train.py:make_step"
-        )
+    where, name = split_source(text)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     is_file = where.endswith(".py") or "/" in where or os.sep in where

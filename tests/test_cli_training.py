@@ -1,0 +1,187 @@
+"""`lowtide capture` and `lowtide replay` on a small model, from the function to the exit code."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from lowtide.__main__ import main
+from lowtide.commands.training import Measured, loss_of
+from lowtide.solver.errors import InputError
+from lowtide.solver.files import read_graph, read_plan, write_plan
+from tests.plans import plan_of, recomputing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lowtide.frontends.torch.captured import Captured
+    from lowtide.runtime.verify import Verification
+
+SOURCE = """
+import torch
+from torch import nn
+
+def make_step():
+    torch.manual_seed(0)
+    print("loading data")
+    layers = [m for _ in range(4) for m in (nn.Linear(16, 16), nn.GELU())]
+    model = nn.Sequential(*layers, nn.Linear(16, 4))
+    target = torch.randint(0, 4, (32,))
+    return model, (torch.randn(32, 16),), lambda out: nn.functional.cross_entropy(out, target)
+
+def other():
+    return nn.Linear(3, 1), torch.randn(2, 3), lambda out: out.sum()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the user's file, its graph, and a plan that recomputes half of the forward."""
+    path = tmp_path_factory.mktemp("training")
+    (path / "steps.py").write_text(SOURCE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOWTIDE_CACHE_DIR", str(path / "cache"))
+        arguments = ["capture", f"{path}/steps.py:make_step", "-o", f"{path}/step.graph.json"]
+        assert main([*arguments, "--times", "roofline", "-q"]) == 0
+    graph = read_graph(path / "step.graph.json")
+    schedule = recomputing(graph)
+    assert schedule.recomputes() > 0
+    write_plan(plan_of(graph, schedule, budget_bytes=10**7), path / "step.plan.json")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements go to a folder of their own."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(folder / "cache"))
+
+
+def test_capture_tells_what_it_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One JSON document that agrees with the graph file; what user code prints is on stderr."""
+    output = folder / "again.graph.json.gz"
+    arguments = ["capture", f"{folder}/steps.py:make_step", "-o", str(output), "--json"]
+    assert main([*arguments, "--times", "roofline"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    graph = read_graph(output)
+    assert document["graph_hash"] == graph.structure_hash
+    assert document["ops"] == len(graph.ops)
+    assert document["resident_bytes"] == graph.resident_bytes
+    assert document["base_peak_percent"] == 100.0
+    assert "loading data" in err
+
+
+def test_capture_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes, GiB and percent of the step, and where the graph is."""
+    output = folder / "table.graph.json"
+    arguments = ["capture", f"{folder}/steps.py:make_step", "-o", str(output), "-q"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "100.0%)" in out
+    assert "(measured)" in out
+    assert str(output) in out
+
+
+def test_replay_trains_and_verifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Losses fall, every bit is that of the plain step, and peaks are told beside the budget."""
+    arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json")]
+    assert main([*arguments, "--steps", "8", "--lr", "0.01", "--verify", "--json"]) == 0
+    out, _ = capsys.readouterr()
+    document = json.loads(out)
+    plan = read_plan(folder / "step.plan.json")
+    assert document["verified"] is True
+    assert document["first_difference"] is None
+    assert len(document["losses"]) == document["steps"] == 8
+    assert document["losses"][-1] < document["losses"][0]
+    assert document["predicted_peak_bytes"] == plan.peak_bytes
+    assert document["measured_peak_bytes"] < document["plain_peak_bytes"]
+    assert document["seconds"] > 0
+    assert document["plain_seconds"] > 0
+
+
+def test_replay_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Measured and predicted peak, budget, first and last loss, step times."""
+    arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json")]
+    assert main([*arguments, "--steps", "1", "--times", "roofline", "-q"]) == 0
+    out = capsys.readouterr().out
+    for words in ("measured peak", "predicted peak", "budget", "1 steps", "plain", "loss"):
+        assert words in out
+
+
+def test_replay_fails_if_a_bit_differs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A difference is exit code 1, and the first one is named."""
+    from lowtide.runtime import verify as module
+
+    whole = module.verify
+
+    def different(*arguments: object, **options: object) -> Verification:
+        found = whole(*arguments, **options)  # type: ignore[arg-type]
+        item = module.Item(0, "gradient", "0.weight", "largest difference 1e-07")
+        return module.Verification((item, *found.items), -1, -1, 0, 0.0, 0.0)
+
+    monkeypatch.setattr(module, "verify", different)
+    arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json"), "-q"]
+    assert main([*arguments, "--steps", "1", "--times", "roofline", "--verify"]) == 1
+    assert "gradient 0.weight: largest difference" in capsys.readouterr().err
+
+
+def test_replay_refuses_a_plan_of_another_step(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hash of the captured step must be the plan's."""
+    arguments = ["replay", f"{folder}/steps.py:other", str(folder / "step.plan.json"), "-q"]
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert "another graph" in line
+
+
+def test_replay_warns_if_measured_workspaces_break_the_plan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan made without workspaces still runs, and its user is told to measure."""
+
+    def larger(captured: Captured) -> Captured:
+        return captured.with_costs(workspace=[10**7] * len(captured.graph.ops))
+
+    monkeypatch.setattr("lowtide.frontends.torch.profile.profile", larger)
+    arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json")]
+    assert main([*arguments, "--steps", "1"]) == 0
+    assert "with measured workspaces the plan needs" in capsys.readouterr().err
+
+
+def test_replay_warns_above_the_budget(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A measured peak above the budget is told, with both numbers."""
+    measured = Measured((1.0, float("nan")), 20 * 2**20, None, 0.5, None)
+    monkeypatch.setattr("lowtide.commands.training.train", lambda *_, **__: measured)
+    arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json")]
+    assert main([*arguments, "--times", "roofline", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "measured peak of 20.00 MiB (20,971,520 B, " in err
+    assert "above the budget of 9.54 MiB (10,000,000 B, " in err
+    document = json.loads(out)
+    assert document["losses"] == [1.0, None]
+    assert document["plain_peak_bytes"] is None
+
+
+def test_loss_is_found_in_what_models_return() -> None:
+    """A scalar, the mean of a tensor, `loss` of a dict or object, the first of a tuple."""
+    loss = torch.ones((), requires_grad=True)
+    wide = torch.ones(4, requires_grad=True)
+    assert loss_of(loss) is loss
+    assert loss_of(wide).item() == 1.0
+    assert loss_of({"loss": loss, "logits": wide}) is loss
+    assert loss_of(SimpleNamespace(loss=loss)) is loss
+    assert loss_of((loss, wide)) is loss
+    for nothing in (3, {"logits": wide}, (), torch.ones(()), SimpleNamespace(loss=None)):
+        with pytest.raises(InputError, match="returns no loss"):
+            loss_of(nothing)
