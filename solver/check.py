@@ -1,8 +1,8 @@
 """An independent checker: shares no code with `simulate` or with any solver.
 
-It works from the file's words, per tensor instead of per step: every instance of a tensor becomes an
-interval of steps, reads must fall into an interval, and the peak is found by sweeping the interval
-ends. A plan is returned or replayed only after it passed.
+It works from the file's words, per tensor instead of per step: every instance of a tensor becomes
+an interval of steps, reads must fall into an interval, and the peak is found by sweeping the
+interval ends. A plan is returned or replayed only after it passed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check(graph: Graph, plan: Plan) -> None:
         )
     if plan.lower_bound_ns > plan.time_ns:
         raise CheckError(
-            f"the plan's lower bound of {plan.lower_bound_ns} ns is above its time {plan.time_ns} ns"
+            f"the lower bound of {plan.lower_bound_ns} ns is above the time {plan.time_ns} ns"
         )
     if plan.peak_bytes > plan.budget_bytes:
         raise CheckError(f"peak {plan.peak_bytes} B is above the budget {plan.budget_bytes} B")

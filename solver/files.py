@@ -1,7 +1,7 @@
 """Graphs and plans as files: one JSON document each, gzip by name, written whole or not at all.
 
-A document is `{"schema": ..., "schema_version": ..., "lowtide_version": ..., "body": {...}}`. Readers
-upgrade older versions through explicit functions and refuse newer ones by name.
+A document is `{"schema": ..., "schema_version": ..., "lowtide_version": ..., "body": {...}}`.
+Readers upgrade older versions through explicit functions and refuse newer ones by name.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Most stages of the staged program do not matter: memory binds at a few places. Start with the base
 order cut once, between forward and backward. Every cut gives a relaxation, so the optimum of its
 integer program is a lower bound; its solution, realised as a schedule and simulated exactly, shows
-where the relaxation lies. There the cut is refined: the op becomes an exact stage of its own. Between
-rounds the realised schedule is polished by local search, which gives the upper bound.
+where the relaxation lies. There the cut is refined: the op becomes an exact stage of its own.
+Between rounds the realised schedule is polished by local search, which gives the upper bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Share of the budget in small tensors that the program leaves out; refined away if it matters.
 SHARES = (1e-4, 0.0)
-POLISH_WORK = 8_000_000  # ops times moves of one polish, about a second
+POLISH_WORK = 5_000_000  # ops times moves of one polish, about a second
 
 
 def refine(
@@ -98,7 +98,7 @@ def _round_limit(incumbent: Incumbent) -> float:
 
 def _polish(graph: Graph, incumbent: Incumbent, search: Search, realised: Found | None) -> None:
     """Local search from the realised schedule, then from the best one if that is another."""
-    moves = max(1000, POLISH_WORK // max(1, len(graph.ops)))
+    moves = max(1000, min(POLISH_WORK // max(1, len(graph.ops)), 100 * len(search.movable)))
     for start in (realised, incumbent.best):
         if start is None or incumbent.control.over:
             continue

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .search.anneal import Found
 
 METHODS: tuple[str, ...] = ("auto", "milp", *BASELINES)
-FIRST_WORK = 20_000_000  # ops times moves of the search before the first integer program
+FIRST_WORK = 15_000_000  # ops times moves of the search before the first integer program
 
 
 def solve(
@@ -57,8 +57,8 @@ def solve(
     budget
         `6GiB`, bytes, a percentage of what can be saved, or `max`; see `parse_budget`.
     method
-        One of `METHODS`: `auto` (adaptive stage refinement), `milp` (the whole staged program), or a
-        baseline.
+        One of `METHODS`: `auto` (adaptive stage refinement), `milp` (the whole staged program), or
+        a baseline.
     time_limit
         Seconds; the best plan found is returned when they pass.
     gap
@@ -177,7 +177,7 @@ def _auto(
     _, found = search.improve(
         search.rule_of(first.computes), incumbent.room, control=incumbent.control,
         seconds=0.1 * max(incumbent.control.remaining, 10.0),
-        moves=max(2000, FIRST_WORK // len(graph.ops)),
+        moves=max(2000, min(FIRST_WORK // len(graph.ops), 200 * len(search.movable))),
     )  # fmt: skip
     incumbent.offer(found, "local search")
     if incumbent.gap <= gap:

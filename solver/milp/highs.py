@@ -38,7 +38,7 @@ class Highs:
     ) -> Answer:
         """See `Backend.solve`."""
         with _silent_stdout():
-            solver = highspy.Highs()
+            solver = highspy.Highs()  # type: ignore[no-untyped-call]
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("time_limit", max(0.01, time_limit))
         solver.setOptionValue("mip_rel_gap", gap)
@@ -55,7 +55,7 @@ class Highs:
         while thread.is_alive():
             thread.join(0.05)
             if control.over:
-                solver.cancelSolve()
+                solver.cancelSolve()  # type: ignore[no-untyped-call]
         return _answer(solver)
 
 

@@ -1,4 +1,4 @@
-"""Any solver that PuLP knows: CBC, which it ships, or an installed Gurobi, CPLEX, COPT and so on."""
+"""Any solver that PuLP knows: CBC, which it ships, or an installed Gurobi, CPLEX, COPT, ..."""
 
 from __future__ import annotations
 

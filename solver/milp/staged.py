@@ -210,7 +210,7 @@ class _Build:
         return [] if column is None else [(column, sign)]
 
     def _during(self, op: int) -> float:
-        """Bytes during base op `op` that no decision changes: reads, results, workspace, outputs."""
+        """Bytes during base op `op` that no decision changes: reads, results, workspace."""
         arrays = self.arrays
         read, made = arrays.inputs(op), arrays.outputs(op)
         own = self.size[read][~self._counted_apart(read)].sum() + self.size[made].sum()

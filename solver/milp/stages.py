@@ -91,7 +91,7 @@ def free_tensors(graph: Graph, room_bytes: int, share: float) -> Bools:
     `share` of `room_bytes`. Ignoring their bytes is a relaxation: lower bounds stay lower bounds.
     """
     arrays = graph.arrays
-    free = (arrays.output != 0) | (arrays.size == 0) | (arrays.producer < 0)
+    free: Bools = (arrays.output != 0) | (arrays.size == 0) | (arrays.producer < 0)
     order = np.argsort(arrays.size, kind="stable")
     order = order[~free[order]]
     within = np.cumsum(arrays.size[order]) <= share * max(0, room_bytes)

@@ -8,6 +8,7 @@ annealing on an exact evaluator is that of FastSA (Imanishi et al. 2023); the sp
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.int8]
+    Floats = npt.NDArray[np.float64]
     Bools = npt.NDArray[np.bool_]
 
 CHUNK = 1000
+# First price of a byte above the budget, in step times per budget: about what saving one costs.
+FIRST_PENALTY = 0.15
 
 
 @njit(cache=True, nogil=True)
@@ -37,17 +41,26 @@ def _seed(value: int) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _pick(weight: Floats) -> int:
+    """An index, half of the time uniform, else by cumulative weight."""
+    if np.random.random() < 0.5:  # noqa: NPY002
+        return int(np.random.randint(len(weight)))  # noqa: NPY002
+    at = np.searchsorted(weight, np.random.random() * weight[-1])  # noqa: NPY002
+    return int(min(len(weight) - 1, at))
+
+
+@njit(cache=True, nogil=True)
 def _propose(
-    rule: Bytes, trial: Bytes, movable: Ints, begin: Ints, end: Ints, owner: Ints, ptr: Ints,
-    over: bool, where: int,
+    rule: Bytes, trial: Bytes, movable: Ints, weight: Floats, begin: Ints, end: Ints, owner: Ints,
+    ptr: Ints, over: bool, where: int,
 ) -> None:  # fmt: skip
     """Write a neighbour of `rule` into `trial`."""
     trial[:] = rule
     kind = np.random.random()  # noqa: NPY002
-    pick = movable[np.random.randint(len(movable))]  # noqa: NPY002
+    pick = movable[_pick(weight)]
     if kind < 0.35:  # aim at the peak, or at what is recomputed
         for _ in range(30):
-            pick = movable[np.random.randint(len(movable))]  # noqa: NPY002
+            pick = movable[_pick(weight)]
             kept = rule[pick] == 1 or rule[pick] == 3
             if over and kept and begin[pick] < where < end[pick]:
                 trial[pick] = 0 if np.random.random() < 0.5 else 2  # noqa: NPY002
@@ -65,7 +78,7 @@ def _propose(
             trial[gap] = value
     else:  # exchange
         for _ in range(20):
-            at = np.random.randint(len(movable))  # noqa: NPY002
+            at = _pick(weight)
             other_at = at + np.random.randint(-25, 26)  # noqa: NPY002
             if other_at < 0 or other_at >= len(movable):
                 continue
@@ -78,8 +91,9 @@ def _propose(
 
 @njit(cache=True, nogil=True)
 def _anneal(
-    g: Arrays, rule: Bytes, best: Bytes, best_key: Ints, movable: Ints, begin: Ints, end: Ints,
-    owner: Ints, room: int, penalty: float, hot: float, cold: float, moves: int, computes: Ints,
+    g: Arrays, rule: Bytes, best: Bytes, best_key: Ints, movable: Ints, weight: Floats, begin: Ints,
+    end: Ints, owner: Ints, room: int, penalty: float, hot: float, cold: float, moves: int,
+    computes: Ints,
 ) -> int:  # fmt: skip
     """Anneal `rule` in place; keep the best in `best`, its excess and time in `best_key`.
 
@@ -91,7 +105,7 @@ def _anneal(
     value = time + penalty * max(0, peak - room)
     above = 0
     for step in range(moves):
-        _propose(rule, trial, movable, begin, end, owner, g.gap_ptr, peak > room, where)
+        _propose(rule, trial, movable, weight, begin, end, owner, g.gap_ptr, peak > room, where)
         length = expand(g, trial, computes)
         if length < 0:
             continue
@@ -148,13 +162,17 @@ class Search:
             if a.producer[t] < 0:
                 continue
             at = [int(a.producer[t]), *a.users(t).tolist(), count]
-            for j, (begin, end) in enumerate(zip(at, at[1:], strict=False)):
+            for j, (begin, end) in enumerate(itertools.pairwise(at)):
                 gap = int(self.arrays.gap_ptr[t]) + j
                 self.begin[gap], self.end[gap], self.owner[gap] = begin, end, t
                 tail = end == count
                 useful = end - begin > 1 and (not tail or len(at) > 2)
                 can_move[gap] = useful and not self.arrays.forced[t] and a.size[t] > 0
         self.movable = np.flatnonzero(can_move)
+        # Large tensors that would stay long are where most of the gain lies.
+        length = (self.end - self.begin)[self.movable].astype(np.float64)
+        weight = a.size[self.owner[self.movable]] * np.sqrt(length)
+        self.weight: Floats = np.cumsum(weight, dtype=np.float64)
         self.base_time = int(a.time.sum())
 
     def measure(self, computes: Sequence[int]) -> Found:
@@ -204,14 +222,14 @@ class Search:
         control: Control,
         seconds: float,
         moves: int | None = None,
-        heat: float = 1e-3,
+        heat: float = 3e-4,
     ) -> tuple[Bytes, Found | None]:
         """Anneal from `rule` towards the cheapest schedule within `room` bytes (without resident).
 
         Parameters
         ----------
         seconds, moves
-            Stop after that time, or after that many moves if given.
+            Stop after that time, or after that many moves if they are given and come first.
         heat
             First temperature as a share of the step's time.
         """
@@ -225,23 +243,33 @@ class Search:
         key = np.array([infinite, infinite], dtype=np.int64)
         if start is not None:
             key[:] = max(0, start.peak - room), start.time
-        penalty = 3.0 * self.base_time / max(1, room)
+        penalty = FIRST_PENALTY * self.base_time / max(1, room)
         begun = control.elapsed
         done = 0
+        rescue = False
         cold = heat * 1e-3
         chunk = CHUNK if len(self.graph.ops) < 2000 else CHUNK // 10
         while not control.over:
-            share = done / moves if moves is not None else (control.elapsed - begun) / seconds
-            if share >= 1.0:
+            share = (control.elapsed - begun) / seconds
+            if moves is not None:
+                share = max(share, done / moves)
+            if share >= 1.0 and key[0] > 0 and not rescue:
+                # Nothing within the budget yet: a while longer, with bytes dear.
+                rescue = True
+                penalty = max(penalty, 3.0 * self.base_time / max(1, room))
+            if share >= (1.3 if rescue else 1.0):
                 break
+            share = min(share, 1.0)
             hot = self.base_time * heat * (cold / heat) ** share
             above = _anneal(
-                self.arrays, current, best, key, self.movable, self.begin, self.end, self.owner,
-                room, penalty, hot, hot * 0.9, chunk, self._buffer,
+                self.arrays, current, best, key, self.movable, self.weight, self.begin, self.end,
+                self.owner, room, penalty, hot, hot * 0.9, chunk, self._buffer,
             )  # fmt: skip
             done += chunk
-            if above > 0.7 * chunk:
+            # Hover at the budget, and settle below it towards the end.
+            high, low = (0.6, 0.3) if share < 0.7 else (0.3, 0.1)
+            if above > high * chunk:
                 penalty *= 1.3
-            elif above < 0.1 * chunk:
-                penalty /= 1.1
+            elif above < low * chunk:
+                penalty /= 1.15
         return best, self.realise(best)
