@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import statistics
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ import torch
 
 from ...solver.errors import InputError
 from ...solver.files import write_atomic
-from .bench import cpu_clock
+from .bench import Stopwatch
 from .profile_cache import cache_dir, machine_text, read_json
 from .signature import dtype_name
 
@@ -30,7 +29,8 @@ _log = logging.getLogger(__name__)
 
 _GEMM_SIZE = {"cpu": 768, "cuda": 4096}
 _STREAM_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
-_REPEATS = 7
+_WARM_UPS = 3
+_SHORT_NS = 1
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,13 @@ PRESETS: dict[str, Machine] = {
 
 
 def _measure(name: str, device: torch.device) -> Machine:
-    clock = _cuda_seconds if device.type == "cuda" else _cpu_seconds
+    stopwatch = Stopwatch(device)
+
+    def seconds(fn: Callable[[], Any]) -> float:
+        for _ in range(_WARM_UPS):
+            fn()
+        return stopwatch.time(fn, _SHORT_NS) / 1e9
+
     kinds = [torch.float32, torch.float64]
     if device.type == "cuda":
         kinds += [torch.bfloat16, torch.float16]
@@ -209,44 +215,17 @@ def _measure(name: str, device: torch.device) -> Machine:
     with torch.no_grad():
         for dtype in kinds:
             square = torch.ones(size, size, dtype=dtype, device=device)
-            flops[dtype_name(dtype)] = 2.0 * size**3 / clock(partial(torch.mm, square, square))
+            flops[dtype_name(dtype)] = 2.0 * size**3 / seconds(partial(torch.mm, square, square))
         if device.type == "cuda":
             # The path that convolutions take by default.
             square = torch.ones(size, size, device=device)
             previous = torch.backends.cuda.matmul.allow_tf32
             torch.backends.cuda.matmul.allow_tf32 = True
-            flops["tf32"] = 2.0 * size**3 / clock(partial(torch.mm, square, square))
+            flops["tf32"] = 2.0 * size**3 / seconds(partial(torch.mm, square, square))
             torch.backends.cuda.matmul.allow_tf32 = previous
         stream = torch.ones(_STREAM_BYTES[device.type] // 4, device=device)
-        bandwidth = 3.0 * stream.nbytes / clock(partial(torch.add, stream, stream))
+        bandwidth = 3.0 * stream.nbytes / seconds(partial(torch.add, stream, stream))
         tiny = torch.ones(4, device=device)
-        add = torch.ops.aten.add.Tensor
-        overhead = clock(lambda: [add(tiny, tiny) for _ in range(100)]) / 100
+        overhead = seconds(partial(torch.ops.aten.add.Tensor._op, tiny, tiny))
     elementwise = math.inf if device.type == "cuda" else flops["float32"]
     return Machine(name, flops, bandwidth, max(1, round(overhead * 1e9)), elementwise)
-
-
-def _cpu_seconds(fn: Callable[[], Any]) -> float:
-    clock = cpu_clock()
-    fn()
-    samples = []
-    for _ in range(_REPEATS):
-        start = clock()
-        fn()
-        samples.append((clock() - start) / 1e9)
-    return statistics.median(samples)
-
-
-def _cuda_seconds(fn: Callable[[], Any]) -> float:
-    event: Any = torch.cuda.Event
-    for _ in range(3):
-        fn()
-    samples = []
-    for _ in range(_REPEATS):
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        begin.record()
-        fn()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(float(begin.elapsed_time(end)) / 1e3)
-    return statistics.median(samples)
