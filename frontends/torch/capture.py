@@ -15,9 +15,10 @@ from . import export
 from .captured import BatchStyle, Captured
 from .dry_run import dry_run
 from .lower import lower
+from .output import holds_tensors
 from .program import LiteralGuard, TensorGuard
 from .refuse import refuse_modules, untouched
-from .step import Root, Source, Step, holds_tensors, make_fake, shown
+from .step import Root, Source, Step, make_fake, shown
 from .watch import error_origin
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def capture(
     flat, in_spec = pytree.tree_flatten((args, kwargs))
     mode = export.new_fake_mode()
     sources = [*module_sources(mode, root, where), *input_sources(mode, flat, in_spec, where)]
+    lstm = any(isinstance(m, nn.LSTM) for m in root.modules())
     step = Step(root, sources, flat, in_spec, trace_hooks=trace_hooks)
-    with untouched(root), export.exporting(), export.checkpoints_off():
+    with untouched(root), export.compiling(), export.checkpoints_off(), export.plain_lstm(lstm):
         dry_run(step, mode)
         try:
             joint = export.export_joint(step, [source.fake for source in step.sources])

@@ -13,7 +13,8 @@ import torch
 
 from ...solver.errors import CaptureError
 from . import export
-from .step import Leaf, Plan, Source, Step, flatten_output, holds_tensors, make_fake, shown
+from .output import flatten_output, holds_tensors
+from .step import Leaf, Plan, Source, Step, make_fake, shown
 from .watch import error_origin
 
 if TYPE_CHECKING:

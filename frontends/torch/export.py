@@ -2,7 +2,7 @@
 
 The step is traced by running it, autograd included, under AOTAutograd's tracer on fake tensors:
 `aot_export_joint_with_descriptors` without decompositions. Nothing is computed and no activation is
-allocated. User code sees `torch.compiler.is_exporting()`, which is what model libraries test before
+allocated. User code sees `torch.compiler.is_compiling()`, which is what model libraries test before
 they look at the values of a mask.
 """
 
@@ -131,26 +131,23 @@ def origin_of(node: torch.fx.Node) -> str:
 
 
 @contextlib.contextmanager
-def exporting() -> Iterator[None]:
-    """Tell user code that it is being exported, and keep PyTorch from warning about it."""
-    flags = {
-        name: getattr(torch.compiler, name)
-        for name in ("_is_compiling_flag", "_is_exporting_flag")
-        if hasattr(torch.compiler, name)
-    }
+def compiling() -> Iterator[None]:
+    """Tell user code that it is being compiled, and keep PyTorch from warning about it.
+
+    Not that it is being exported: libraries then choose other operators than in training.
+    """
+    before = torch.compiler._is_compiling_flag
     loggers = [logging.getLogger(name) for name in ("torch._functorch", "torch._subclasses")]
     levels = [logger.level for logger in loggers]
     try:
-        for name in flags:
-            setattr(torch.compiler, name, True)
+        torch.compiler._is_compiling_flag = True
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, value in flags.items():
-            setattr(torch.compiler, name, value)
+        torch.compiler._is_compiling_flag = before
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
@@ -183,6 +180,19 @@ def checkpoints_off() -> Iterator[None]:
     finally:
         for name, value in saved.items():
             setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def plain_lstm(wanted: bool) -> Iterator[None]:
+    """Trace an LSTM on the CPU as its time steps: the fused operator cannot be called from Python.
+
+    Results then differ from eager ones by rounding (1e-8).
+    """
+    if not wanted:
+        yield
+        return
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 def export_joint(step: nn.Module, inputs: Sequence[torch.Tensor]) -> Joint:

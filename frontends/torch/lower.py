@@ -14,6 +14,7 @@ import torch
 
 from ...solver.errors import CaptureError
 from ...solver.graph import Graph, Op, Phase, Tensor
+from .export import is_plain, storage_key
 from .gradients import own_gradients
 from .mutation import separate_mutations
 from .program import (
@@ -29,7 +30,6 @@ from .program import (
     ValueMeta,
 )
 from .rng import draws, state_bytes
-from .export import is_plain, storage_key
 from .step import Source, Step, shown
 from .values import Line, Values, trace_values
 

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 _FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
 # hooks that only compute, or only hand outputs on within the step
-_PURE_HOOKS = ("torch.nn.utils", "transformers.utils.output_capturing")
+_PURE_HOOKS = (
+    "torch.nn.utils",
+    "transformers.utils.output_capturing",
+    "transformers.modeling_utils",
+)
 # set once by the libraries themselves, true whether or not the step is replayed
 _PRIVATE = ("_flat_weight", "_output_capturing_hooks_installed")
 _REGISTERED = {"_parameters", "_buffers", "_modules"}

@@ -6,7 +6,6 @@ serves a dry run on fake tensors and the joint trace.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ...solver.errors import CaptureError
 from . import export
+from .output import flatten_output
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -224,64 +224,6 @@ def shown(name: str) -> str:
 def module_names(root: Root) -> dict[int, str]:
     """Identity of each module to its path in the user's model."""
     return {id(m): shown(name) for name, m in root.named_modules() if m is not root}
-
-
-class _Record:
-    """Stands for an instance of a dataclass that pytree does not know."""
-
-    def __init__(self, instance: Any) -> None:
-        self.instance = instance
-
-
-def _flatten_record(record: _Record) -> tuple[list[Any], Any]:
-    names = [f.name for f in dataclasses.fields(record.instance)]
-    values = [_wrap_records(getattr(record.instance, name)) for name in names]
-    return values, (type(record.instance), tuple(names))
-
-
-def _unflatten_record(values: Any, context: Any) -> Any:
-    kind, names = context
-    instance = object.__new__(kind)
-    for name, value in zip(names, values, strict=True):
-        object.__setattr__(instance, name, value)
-    return instance
-
-
-pytree.register_pytree_node(
-    _Record, _flatten_record, _unflatten_record, serialized_type_name="lowtide.Record"
-)
-
-
-def _wrap_records(tree: Any) -> Any:
-    """The tree with unregistered dataclass instances made into nodes."""
-
-    def wrap(leaf: Any) -> Any:
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            return _Record(leaf)
-        return leaf
-
-    return pytree.tree_map(wrap, tree)
-
-
-def flatten_output(out: Any) -> tuple[list[Any], TreeSpec]:
-    """Leaves of an output and their structure, dataclasses taken apart."""
-    return pytree.tree_flatten(_wrap_records(out))
-
-
-def holds_tensors(leaf: Any, depth: int = 4) -> bool:
-    """Whether an object that pytree cannot open has tensors inside."""
-    if isinstance(leaf, torch.Tensor):
-        return True
-    if depth == 0 or isinstance(leaf, (type, str, bytes, int, float, complex)) or leaf is None:
-        return False
-    if isinstance(leaf, dict):
-        return any(holds_tensors(item, depth - 1) for item in leaf.values())
-    if isinstance(leaf, (list, tuple, set, frozenset)):
-        return any(holds_tensors(item, depth - 1) for item in leaf)
-    if isinstance(leaf, nn.Module) or callable(leaf):
-        return False
-    inside = getattr(leaf, "__dict__", None)
-    return isinstance(inside, dict) and holds_tensors(inside, depth - 1)
 
 
 def make_fake(

@@ -96,7 +96,10 @@ def run_program(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any
     root.model = captured.model
     named = dict(captured.model.named_parameters()) | dict(captured.model.named_buffers())
     if isinstance(captured.loss_fn, torch.nn.Module):
-        for name, tensor in (*captured.loss_fn.named_parameters(), *captured.loss_fn.named_buffers()):
+        for name, tensor in (
+            *captured.loss_fn.named_parameters(),
+            *captured.loss_fn.named_buffers(),
+        ):
             named[f"loss_fn.{name}"] = tensor
     machine = Machine(program)
     owners: list[torch.Tensor | None] = []
@@ -149,7 +152,7 @@ def run_program(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def run_eager(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """One step by plain PyTorch, tangents of one into every differentiable output."""
-    from lowtide.frontends.torch.step import flatten_output
+    from lowtide.frontends.torch.output import flatten_output
 
     leaves, _ = flatten_output(captured.call(args, kwargs))
     roots = [
