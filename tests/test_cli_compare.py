@@ -28,14 +28,18 @@ def graph_file(tmp_path: Path) -> Path:
 def test_table_has_a_line_for_each_method_and_budget(
     graph_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Piped, the table is as wide as it needs to be; budgets are told in three ways."""
+    """A block for each budget; budgets and peaks are told in three ways."""
     code = main(["compare", str(graph_file), "-b", "50%,max", "-m", "keep_everything,sqrt_n", "-q"])
     assert code == 0
     out, err = capsys.readouterr()
     assert err == ""
-    lines = [line for line in out.splitlines() if line.startswith((" keep", " sqrt"))]
+    lines = [line for line in out.splitlines() if line.startswith(("keep", "sqrt"))]
     assert [line.split()[0] for line in lines] == ["keep_everything", "sqrt_n"] * 2
     assert all("MiB (" in line and " B, " in line and "%)" in line for line in lines)
+    first, second = (line for line in out.splitlines() if line.startswith("budget"))
+    assert first.startswith("budget 50%: ")
+    assert second.startswith("budget max: ")
+    assert second.endswith(" B, 100.0%)")
     assert "no plan: smallest budget" in lines[0]
     assert "0.000%" in lines[2]
 

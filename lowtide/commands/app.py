@@ -20,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # plain text: wraps well, and needs no rich
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 done; 1 failed check or unexpected error; 2 usage or bad input; "
@@ -49,9 +49,9 @@ def _root(
 ) -> None:
     """Plan which results of a training step to keep and which to recompute.
 
-    [bold]lowtide capture train.py:make_step -o step.graph.json[/bold]
-
-    [bold]lowtide solve step.graph.json --budget 60% -o step.plan.json[/bold]
+    \b
+      lowtide capture train.py:make_step -o step.graph.json
+      lowtide solve step.graph.json --budget 60% -o step.plan.json
 
     The first line records the step that make_step() returns as (model, batch[, loss_fn]); the
     second finds the fastest schedule that fits the budget. In training:

@@ -10,7 +10,7 @@ import typer
 from .options import Json, Quiet, StepSource, Times
 from .progress import spinner
 from .target import writable
-from .terminal import Terminal, facts_table, stdout_to_stderr
+from .terminal import Terminal, facts, stdout_to_stderr
 
 
 def capture(
@@ -78,5 +78,5 @@ def capture(
         "meta": graph.meta,
         "file": str(output),
     }
-    terminal.product(facts_table(rows), document)
+    terminal.product(facts(rows), document)
     return 0

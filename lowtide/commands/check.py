@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..solver.errors import CheckError
 from .options import GraphFile, Json, PlanFile, Quiet
 from .summary import plan_document, plan_rows
-from .terminal import Terminal, complain, facts_table
+from .terminal import Terminal, complain, facts
 
 
 def check(graph: GraphFile, plan: PlanFile, json: Json = False, quiet: Quiet = False) -> int:
@@ -34,9 +34,9 @@ def check(graph: GraphFile, plan: PlanFile, json: Json = False, quiet: Quiet = F
     }
     rows = [("check", violation or "valid"), *plan_rows(candidate, scale)]
     if violation is None:
-        terminal.product(facts_table(rows), document)
+        terminal.product(facts(rows), document)
         return 0
     if json:
-        terminal.product(facts_table(rows), document)
+        terminal.product(facts(rows), document)
     complain(f"{plan} is not a valid plan of {graph}: {violation}")
     return CheckError.exit_code

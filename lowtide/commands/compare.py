@@ -12,11 +12,9 @@ from ..solver.units import format_percent
 from .options import Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
 from .progress import spinner
 from .target import writable
-from .terminal import Terminal, stdout_to_stderr
+from .terminal import Terminal, aligned, stdout_to_stderr
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..report.scale import Scale
     from ..solver.compare import Comparison, Row
 
@@ -111,32 +109,30 @@ def outcome(row: Row) -> str:
     return f"overhead {format_percent(row.plan.overhead)} in {row.seconds:.1f} s, {row.status}"
 
 
-def comparison_table(comparison: Comparison, scale: Scale) -> Table:
-    """All rows, a rule between budgets."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    table.add_column("budget", overflow="fold")
-    table.add_column("peak", overflow="fold")
-    for name in ("overhead", "bound", "gap", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("status", overflow="fold")
-    for number, row in enumerate(comparison.rows):
-        if number and comparison.rows[number - 1].budget_bytes != row.budget_bytes:
-            table.add_section()
-        table.add_row(
+def comparison_table(comparison: Comparison, scale: Scale) -> str:
+    """A block of lines for each budget, all with the same columns."""
+    header = ["method", "peak", "overhead", "bound", "gap", "seconds", "status"]
+    cells = [
+        [
             row.method,
-            scale.memory(row.budget_bytes),
             "" if row.peak_bytes is None else scale.memory(row.peak_bytes),
             _percent(row.overhead),
             _percent(row.bound),
             _percent(row.gap),
             f"{row.seconds:.1f}" if row.plan is not None else "",
             _status(row, scale),
-        )
-    return table
+        ]
+        for row in comparison.rows
+    ]
+    first, *lines = aligned([header, *cells], right=(2, 3, 4, 5)).splitlines()
+    blocks: list[str] = []
+    budget = None
+    for row, line in zip(comparison.rows, lines, strict=True):
+        if row.budget_bytes != budget:
+            budget = row.budget_bytes
+            blocks += ["", f"budget {row.budget}: {scale.memory(budget)}", first]
+        blocks.append(line)
+    return "\n".join(blocks[1:])
 
 
 def _percent(value: float | None) -> str:

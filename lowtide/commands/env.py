@@ -7,7 +7,7 @@ import platform
 from typing import Any
 
 from .options import Json, Quiet
-from .terminal import Terminal, facts_table, stdout_to_stderr
+from .terminal import Terminal, facts, stdout_to_stderr
 
 PACKAGES = (
     "torch", "numpy", "highspy", "ortools", "pulp", "numba", "networkx", "msgspec", "joblib",
@@ -37,7 +37,7 @@ def env(json: Json = False, quiet: Quiet = False) -> int:
         ("cuda devices", ", ".join(document["devices"]) or "none"),
         ("pulp solvers", ", ".join(document["pulp_solvers"]) or "none"),
     ]
-    Terminal(json, quiet).product(facts_table(rows), document)
+    Terminal(json, quiet).product(facts(rows), document)
     return 0
 
 

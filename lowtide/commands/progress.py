@@ -37,8 +37,7 @@ def describe(event: Event) -> str:
 class LiveProgress:
     """One line that is redrawn several times a second."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
+    def __init__(self) -> None:
         self._text = ""
         self._start = time.monotonic()
 
@@ -50,9 +49,7 @@ class LiveProgress:
         from rich.text import Text
 
         elapsed = time.monotonic() - self._start
-        return Text(
-            f"{self._label}  {elapsed:.1f} s  {self._text}", no_wrap=True, overflow="ellipsis"
-        )
+        return Text(f"{elapsed:8.1f} s  {self._text}", no_wrap=True, overflow="ellipsis")
 
 
 class LineProgress:
@@ -77,16 +74,17 @@ def watch(label: str, *, quiet: bool) -> Iterator[Progress | None]:
     """Show progress on stderr for the length of the `with` block; None under `--quiet`."""
     if quiet:
         yield None
-    elif sys.stderr.isatty():
+        return
+    print(f"lowtide: {label}", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
         from rich.console import Console
         from rich.live import Live
 
-        progress = LiveProgress(label)
+        progress = LiveProgress()
         console = Console(stderr=True, markup=False, highlight=False)
         with Live(progress, console=console, refresh_per_second=8, transient=True):
             yield progress
     else:
-        print(f"lowtide: {label}", file=sys.stderr, flush=True)
         yield LineProgress()
 
 

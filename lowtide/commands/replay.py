@@ -11,7 +11,7 @@ from ..solver.units import format_bytes, format_percent, format_seconds
 from .options import Json, PlanFile, Quiet, StepSource, Times
 from .progress import spinner
 from .source import load_step, on_device, split_source, warnings_as_lines
-from .terminal import Terminal, complain, facts_table, stdout_to_stderr
+from .terminal import Terminal, complain, facts, stdout_to_stderr
 
 if TYPE_CHECKING:
     from ..frontends.torch.captured import Captured
@@ -89,7 +89,7 @@ def replay(
         rows.append(("equal in every bit", compared))
         document["verified"] = parity.ok
         document["first_difference"] = parity.first_difference
-    terminal.product(facts_table(rows), document)
+    terminal.product(facts(rows), document)
     if parity is not None and not parity.ok:
         complain(f"the replayed step differs from the plain one: {parity.first_difference}")
         return 1

@@ -12,7 +12,7 @@ from .options import Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLi
 from .progress import watch
 from .summary import plan_document, plan_rows
 from .target import writable
-from .terminal import Terminal, complain, facts_table, stdout_to_stderr
+from .terminal import Terminal, complain, facts, stdout_to_stderr
 
 if TYPE_CHECKING:
     from ..report.scale import Scale
@@ -85,17 +85,17 @@ def solve(
     except InfeasibleError as error:
         complain(infeasible_line(error, amount, name, scale))
         if json:
-            terminal.product(facts_table([]), _infeasible_document(error, amount, name, scale))
+            terminal.product("", _infeasible_document(error, amount, name, scale))
         return error.exit_code
     except NoPlanError as error:
         complain(str(error))
         if json:
             document = {"method": name, "status": "no plan", **scale.document("budget", amount)}
-            terminal.product(facts_table([]), document)
+            terminal.product("", document)
         return error.exit_code
     write_plan(plan, output)
     rows = [*plan_rows(plan, scale), ("plan", str(output))]
-    terminal.product(facts_table(rows), {**plan_document(plan, scale), "plan": str(output)})
+    terminal.product(facts(rows), {**plan_document(plan, scale), "plan": str(output)})
     if plan.stopped_by is Stop.INTERRUPTED:
         terminal.log(f"interrupted: the best plan so far is in {output}")
         return INTERRUPTED

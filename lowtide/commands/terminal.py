@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.table import Table
-
 
 @dataclass(frozen=True)
 class Terminal:
@@ -35,13 +33,10 @@ class Terminal:
         if not self.quiet:
             print(f"lowtide: {message}", file=sys.stderr)
 
-    def product(self, table: Table, document: dict[str, Any]) -> None:
+    def product(self, table: str, document: dict[str, Any]) -> None:
         """Print the product: the table, or the document under `--json`."""
         try:
-            if self.json:
-                print(json.dumps(document, indent=1, allow_nan=False))
-            else:
-                print_table(table)
+            print(json.dumps(document, indent=1, allow_nan=False) if self.json else table)
             sys.stdout.flush()
         except BrokenPipeError:
             discard_stdout()  # the reader has seen enough; the work is done all the same
@@ -78,27 +73,19 @@ def stdout_to_stderr() -> Iterator[None]:
             os.close(saved)
 
 
-def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
-    """A table of names and values."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values, one pair a line, values below each other."""
+    return aligned([list(row) for row in rows])
 
 
-def print_table(table: Table) -> None:
-    """Print to stdout; as wide as it needs to be when nobody watches."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 10_000
-    console = Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
-    if width is not None:
-        console.width = max(1, console.measure(table).maximum)
-    with console.capture() as capture:
-        console.print(table)
-    lines = [line.rstrip() for line in capture.get().splitlines()]
-    print("\n".join(lines))
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Rows of cells as lines with aligned columns; those in `right` are flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
