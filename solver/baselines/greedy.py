@@ -8,7 +8,7 @@ and the exact peak after a number of drops comes from the simulation.
 
 A recomputed tensor stays until its last need, or (the other realisations, which reach smaller
 peaks) only if its next need is near in the base order. Of all prefixes of the drop order and the
-realisations the cheapest within the budget is returned.
+realisations the cheapest within the budget is returned; none takes three times the plain step.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 POINTS = 40
 HOLDS = (None, 32, 8, 2)
+SLOWEST = 3  # times the step without recomputation; longer schedules are not looked at
 
 
 def greedy(graph: Graph, budget_bytes: int | None) -> Schedule | None:
@@ -102,12 +103,15 @@ def _prefixes(graph: Graph, tables: Tables, budget_bytes: int | None) -> Iterato
         saved = everything.difference(order[:dropped])
         return evaluate(graph, realise_saved(graph, saved, hold=hold, tables=tables))
 
+    base_time = sum(op.time_ns for op in graph.ops)
     count = points(graph, POINTS)
     grid = sorted({round(len(order) * step / count) for step in range(count + 1)})
     for hold in HOLDS:
         before: tuple[int, Candidate] | None = None
         for dropped in grid:
             candidate = run(dropped, hold)
+            if candidate.time_ns > SLOWEST * base_time:
+                break
             yield candidate
             if (
                 before is not None
