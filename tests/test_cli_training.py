@@ -86,6 +86,27 @@ def test_capture_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]
     assert str(output) in out
 
 
+def test_memory_beside_the_step_is_part_of_budget_and_peak(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Optimizer state given at capture counts as resident, in the plan and in what is measured."""
+    graph_file, plan_file = folder / "extra.graph.json", folder / "extra.plan.json"
+    source = f"{folder}/steps.py:make_step"
+    arguments = ["capture", source, "-o", str(graph_file), "--times", "roofline", "-q"]
+    assert main([*arguments, "--extra-resident", "1MiB"]) == 0
+    graph = read_graph(graph_file)
+    assert graph.extra_resident_bytes == 2**20
+    plan = plan_of(graph, recomputing(graph), budget_bytes=10**7)
+    write_plan(plan, plan_file)
+    capsys.readouterr()
+    arguments = ["replay", source, str(plan_file), "--times", "roofline", "--json", "-q"]
+    assert main([*arguments, "--steps", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["measured_peak_bytes"] >= plan.resident_bytes > 2**20
+    for wrong in ("10%", "max", "lots"):
+        assert main(["capture", source, "-o", str(graph_file), "--extra-resident", wrong]) == 2
+
+
 def test_replay_trains_and_verifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Losses fall, every bit is that of the plain step, and peaks are told beside the budget."""
     arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json")]
@@ -171,6 +192,21 @@ def test_replay_warns_above_the_budget(
     document = json.loads(out)
     assert document["losses"] == [1.0, None]
     assert document["plain_peak_bytes"] is None
+
+
+def test_out_of_memory_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device that is too small is told as such, with the step and what to do."""
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+    monkeypatch.setattr("lowtide.commands.training.measure_peak", full)
+    arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json"), "-q"]
+    assert main([*arguments, "--times", "roofline"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "out of memory in training step 1" in line
 
 
 def test_loss_is_found_in_what_models_return() -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ..solver.errors import InputError
+from ..solver.units import parse_budget
 from .options import Json, Quiet, StepSource, Times
 from .progress import spinner
 from .target import writable
@@ -25,6 +27,13 @@ def capture(
     times: Annotated[
         Times, typer.Option(help="Run every op on the device, or estimate from its size.")
     ] = Times.MEASURED,
+    extra_resident: Annotated[
+        str,
+        typer.Option(
+            metavar="B",
+            help="Memory always taken beside the step, such as 2GiB of optimizer state.",
+        ),
+    ] = "0",
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -39,6 +48,7 @@ def capture(
 
     terminal = Terminal(json, quiet)
     split_source(source)
+    extra = 0 if extra_resident.strip() == "0" else parse_amount(extra_resident)
     writable(output)
     with (
         warnings_as_lines(terminal),
@@ -49,7 +59,12 @@ def capture(
         from ..frontends.torch.capture import capture as run_capture
 
         captured = run_capture(
-            step.model, step.batch, step.loss_fn, times=times.value, device=device
+            step.model,
+            step.batch,
+            step.loss_fn,
+            times=times.value,
+            device=device,
+            extra_resident_bytes=extra,
         )
     graph = captured.graph
     write_graph(graph, output)
@@ -80,3 +95,10 @@ def capture(
     }
     terminal.product(facts(rows), document)
     return 0
+
+
+def parse_amount(text: str) -> int:
+    """Bytes of an amount such as `2GiB`; `InputError` for percentages, which mean nothing here."""
+    if "%" in text or text.strip().lower() == "max":
+        raise InputError(f"--extra-resident {text!r} must be an amount such as 2GiB")
+    return parse_budget(text, resident_bytes=0, peak_bytes=0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from ..solver.units import format_bytes, format_percent, format_seconds
@@ -68,6 +70,7 @@ def replay(
         check_schedule(captured.graph, candidate)
         if times is Times.MEASURED:
             captured = with_measured(captured, candidate, terminal)
+        captured = with_resident(captured, candidate)
         module = run_replay(captured, candidate)
         parity = None
         if verify:
@@ -96,12 +99,22 @@ def replay(
     return 0
 
 
+def with_resident(captured: Captured, plan: Plan) -> Captured:
+    """The step with the memory beside it, such as optimizer state, that the plan was made with."""
+    extra = plan.resident_bytes - captured.graph.resident_bytes
+    if extra <= 0:
+        return captured
+    extra += captured.graph.extra_resident_bytes
+    graph = msgspec.structs.replace(captured.graph, extra_resident_bytes=extra)
+    return replace(captured, program=replace(captured.program, graph=graph))
+
+
 def with_measured(captured: Captured, plan: Plan, terminal: Terminal) -> Captured:
     """The step with measured costs, unless the plan, made without them, would not fit any more."""
     from ..frontends.torch.profile import profile
     from ..solver.check import check_peak
 
-    profiled = profile(captured)
+    profiled = with_resident(profile(captured), plan)
     peak = check_peak(profiled.graph, plan.steps)
     if peak <= plan.budget_bytes:
         return profiled

@@ -9,7 +9,7 @@ import torch
 
 from ..frontends.torch.capture import split_batch
 from ..runtime.meter import measure_peak, measure_step_time, medians
-from ..solver.errors import InputError
+from ..solver.errors import InputError, LowtideError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,8 @@ def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: 
     ------
     InputError
         If there is nothing to train, or the step returns no loss.
+    LowtideError
+        If the device has too little memory.
     """
     _, args, kwargs = split_batch(batch)
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -71,14 +73,20 @@ def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: 
     at = min(1, steps - 1)
     peak = 0
     for step in range(steps):
-        clear()
-        if step == at:
-            reading = measure_peak(replayed, captured.device)
-            peak = reading.peak_bytes
-            losses.append(reading.result)
-        else:
-            losses.append(replayed())
-        optimizer.step()
+        try:
+            clear()
+            if step == at:
+                reading = measure_peak(replayed, captured.device)
+                peak = reading.peak_bytes
+                losses.append(reading.result)
+            else:
+                losses.append(replayed())
+            optimizer.step()
+        except torch.OutOfMemoryError:
+            raise LowtideError(
+                f"out of memory in training step {step}: beside the plan's peak the device holds "
+                "the optimizer's state and what other processes take; solve for a smaller budget"
+            ) from None
     del optimizer.state  # a plain step needs the room
     resident = captured.graph.resident_bytes
     plain_peak = _plain_peak(plain, parameters, captured.device)
