@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,6 +92,19 @@ def allocated_bytes(size: int, device: torch.device) -> int:
     if device.type != "cuda":
         return size
     return -(-size // CUDA_BLOCK_BYTES) * CUDA_BLOCK_BYTES
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes that can still be allocated; on a CPU, without pushing anything out of memory."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(free.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        return sys.maxsize  # not Linux: let the allocator decide
 
 
 def cpu_clock() -> Callable[[], int]:

@@ -10,46 +10,27 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 
-from ...runtime.meter import MeterError
-from ...runtime.rng import state_functions
 from ...solver.errors import InputError
-from .bench import Stopwatch, allocated_bytes, as_replayed, measure_memory, run_once
+from .bench import allocated_bytes, as_replayed
+from .entries import Entry, entries_of, op_call, state_device
 from .machine import Machine
 from .profile_cache import Measurement, ProfileCache, machine_text
-from .program import Call, Kind, ValueRef
-from .roofline import op_time
-from .signature import Signature, signature
-from .synthetic import Synthesizer, is_real
+from .program import Kind
+from .sampler import Sampler
+from .synthetic import is_real
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .captured import Captured
-    from .program import Program, ProgramOp
-
-    Progress = Callable[[int, int, str], None]
+    from .program import Program
+    from .sampler import Progress
 
 _log = logging.getLogger(__name__)
 
 _TRUSTED_NS = 1_000_000  # a first run this long is close to the median of more
-
-
-@dataclass
-class _Entry:
-    """One signature: the ops that have it, what a roofline says, and what was measured."""
-
-    signature: Signature
-    call: Call
-    roofline_ns: int
-    ops: list[int] = field(default_factory=list)
-    found: Measurement | None = None
 
 
 def profile(
@@ -67,7 +48,8 @@ def profile(
         The step; its device must be this machine's.
     budget_s
         Seconds to spend. The costliest signatures are timed first; those that come too late are
-        run once for their memory, and get the time of that run or a scaled roofline.
+        run once for their memory, and get the time of that run or a scaled roofline; that may go
+        on for as long again, or 30 s.
     cache
         Reuse and store measurements in the user's cache folder (`LOWTIDE_CACHE_DIR`).
     progress
@@ -90,10 +72,9 @@ def profile(
         device.type == "cuda" and not torch.cuda.is_available()
     ):
         raise InputError(f"cannot profile on device {device}: use times='roofline'")
-    deadline = time.monotonic() + budget_s
     store = ProfileCache(device) if cache else None
     machine = Machine.measured(device, cache=cache)
-    entries = _entries(captured.program, machine)
+    entries = entries_of(captured.program, machine)
     if store is not None:
         for entry in entries:
             if entry.signature.portable:
@@ -102,99 +83,23 @@ def profile(
     # What is left out at the end should matter least.
     todo.sort(key=lambda e: -e.roofline_ns * len(e.ops))
     cuda = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda), as_replayed():
-        _measure(captured, todo, deadline, progress)
-    if store is not None:
-        store.update(
-            {e.signature.key: e.found for e in todo if e.signature.portable and e.found is not None}
-        )
+    try:
+        with torch.random.fork_rng(devices=cuda), as_replayed():
+            Sampler(captured, budget_s).run(todo, progress)
+    finally:
+        # Interrupted or not: what was measured needs no second run.
+        if store is not None:
+            store.update(
+                {
+                    entry.signature.key: entry.found
+                    for entry in todo
+                    if entry.signature.portable and entry.found is not None
+                }
+            )
     return _with_measured(captured, entries)
 
 
-def op_call(program: Program, op: ProgramOp) -> Call | None:
-    """What an op runs, as a call: snapshots clone, write-backs copy; None for the boundary."""
-    if op.kind is Kind.CALL:
-        return op.call
-    aten: Any = torch.ops.aten
-    if op.kind is Kind.SNAPSHOT:
-        return Call(aten.clone.default, (ValueRef(op.reads[0]),), {}, op.writes, False)
-    if op.kind is Kind.WRITE_BACK and op.target_input is not None:
-        target = program.inputs[op.target_input].value
-        args = (ValueRef(target), ValueRef(op.reads[0]))
-        return Call(aten.copy_.default, args, {}, (None,), False)
-    if op.kind is Kind.RNG_STATE:
-        return Call(state_functions(state_device(program, op))[0], (), {}, op.writes, False)
-    return None
-
-
-def state_device(program: Program, op: ProgramOp) -> torch.device:
-    """Device of the generator whose state an op saves: that of the random call that uses it."""
-    for other in program.ops:
-        if other.rng_value == op.writes[0] and other.writes:
-            return program.value_meta[other.writes[0]].device
-    return torch.device("cpu")
-
-
-def _entries(program: Program, machine: Machine) -> list[_Entry]:
-    found: dict[str, _Entry] = {}
-    for index, op in enumerate(program.ops):
-        call = op_call(program, op)
-        if call is None:
-            continue
-        if op.kind is Kind.RNG_STATE:
-            # A bound method has no name that means the same in another process.
-            mark = Signature(f"generator state of {state_device(program, op).type}", True)
-        else:
-            mark = signature(call, program.value_meta)
-        entry = found.get(mark.key)
-        if entry is None:
-            entry = found[mark.key] = _Entry(mark, call, op_time(program, op, machine))
-        entry.ops.append(index)
-    return list(found.values())
-
-
-def _measure(
-    captured: Captured, todo: list[_Entry], deadline: float, progress: Progress | None
-) -> None:
-    device = captured.device
-    synthesizer, stopwatch = Synthesizer(captured), Stopwatch(device)
-    # One run of each signature that is still to come, for its memory.
-    reserve = sum(e.roofline_ns for e in todo) / 1e9
-    for done, entry in enumerate(todo):
-        if progress is not None:
-            progress(done, len(todo), str(entry.call.target))
-        reserve -= entry.roofline_ns / 1e9
-        try:
-            args, kwargs = synthesizer.arguments(entry.call)
-            first_run = entry.found is None
-            if entry.found is None:
-                entry.found = measure_memory(entry.call, args, kwargs, device)
-            first_ns = entry.found.first_ns
-            left_ns = (deadline - time.monotonic() - reserve) * 1e9
-            if stopwatch.expected_ns(first_ns) > left_ns:
-                continue
-            fn = run_once(entry.call, args, kwargs)
-            if not first_run:
-                fn()
-            spent = stopwatch.time(fn, first_ns)
-            entry.found = msgspec.structs.replace(entry.found, time_ns=spent)
-        except MeterError:
-            raise
-        except Exception as error:
-            # Any operator of any library: the plan stays valid, only its estimate is coarser.
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            _log.warning(
-                "%s cannot be measured alone (%s): its time is a roofline's",
-                entry.call.target,
-                reason[0],
-            )
-        finally:
-            args, kwargs = (), {}
-    if progress is not None and todo:
-        progress(len(todo), len(todo), "")
-
-
-def _with_measured(captured: Captured, entries: list[_Entry]) -> Captured:
+def _with_measured(captured: Captured, entries: list[Entry]) -> Captured:
     """Put measurements into the graph."""
     program, graph = captured.program, captured.graph
     times = [op.time_ns for op in graph.ops]
@@ -271,7 +176,7 @@ def _named(captured: Captured, name: str) -> torch.Tensor | None:
     return found if isinstance(found, torch.Tensor) else None
 
 
-def _time(entry: _Entry, scale: float) -> int:
+def _time(entry: Entry, scale: float) -> int:
     found = entry.found
     if found is not None and found.time_ns >= 0:
         return found.time_ns
@@ -280,7 +185,7 @@ def _time(entry: _Entry, scale: float) -> int:
     return max(1, round(entry.roofline_ns * scale))
 
 
-def _scale(timed: list[_Entry]) -> float:
+def _scale(timed: list[Entry]) -> float:
     """Median of measured over roofline time."""
     ratios = [
         math.log(max(1, e.found.time_ns) / max(1, e.roofline_ns))

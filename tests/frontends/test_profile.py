@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lowtide.frontends.torch import profile as profile_module
+from lowtide.frontends.torch import sampler
 from lowtide.frontends.torch.bench import Stopwatch
 from lowtide.frontends.torch.machine import PRESETS, Machine
 from lowtide.frontends.torch.profile import profile
@@ -191,7 +191,7 @@ def test_second_profile_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("an op was run")
 
-    monkeypatch.setattr(profile_module, "measure_memory", refuse)
+    monkeypatch.setattr(sampler, "measure_memory", refuse)
     monkeypatch.setattr(Stopwatch, "time", refuse)
     assert profile(captured).graph == first.graph
 
@@ -228,6 +228,45 @@ def test_budget_caps_the_time() -> None:
     for n, op in zip(sizes, graph.ops, strict=True):
         assert op.workspace_bytes >= 4 * n * n
         assert op.time_ns > 0
+
+
+def test_spent_budget_stops_long_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call that a roofline puts beyond the end is not run at all, and the user is told."""
+    monkeypatch.setattr(sampler, "_GRACE_S", 0.0)
+    slow = replace(PRESETS["cpu"], overhead_ns=10**11)
+    monkeypatch.setattr(Machine, "measured", lambda *_, **__: slow)
+    with caplog.at_level(logging.WARNING):
+        graph = profile(_step("half")[1], budget_s=1.0).graph
+    assert "2 of 2 signatures not run" in caplog.text
+    assert all(op.time_ns >= 10**11 for op in graph.ops)
+
+
+def test_call_that_does_not_fit_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call that takes more than the free memory gets a roofline time instead."""
+    monkeypatch.setattr(sampler, "available_bytes", lambda _: 1000)
+    with caplog.at_level(logging.WARNING):
+        graph = profile(_step("half")[1]).graph
+    assert "1000 B are free" in caplog.text
+    assert "2 not runnable" in graph.meta["profile"]
+
+
+def test_interrupted_profile_keeps_what_it_measured() -> None:
+    """Ctrl-C in the middle: the next profile does not measure the first half again."""
+    captured = _step("half", "dropout")[1]
+
+    def stop(done: int, _total: int, _name: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profile(captured, progress=stop)
+    seen: list[int] = []
+    profile(captured, progress=lambda _done, total, _name: seen.append(total))
+    assert seen[0] == 3
 
 
 def test_untimed_entries_are_timed_later() -> None:
