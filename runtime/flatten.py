@@ -60,6 +60,22 @@ def flatten_lines(spec: TreeSpec, prefix: str) -> list[str] | None:
     return lines
 
 
+def describe_structure(spec: TreeSpec) -> str:
+    """A tree in one line, a star for each leaf: `(*, {'mask': *})`."""
+    if spec.is_leaf():
+        return "*"
+    below = [describe_structure(child) for child in children(spec)]
+    if spec.type is dict:
+        return (
+            "{" + ", ".join(f"{k!r}: {v}" for k, v in zip(spec.context, below, strict=True)) + "}"
+        )
+    if spec.type is tuple:
+        return f"({', '.join(below)}{',' if len(below) == 1 else ''})"
+    if spec.type is list:
+        return f"[{', '.join(below)}]"
+    return f"{getattr(spec.type, '__name__', spec.type)}({', '.join(below)})"
+
+
 def leaf_names(spec: TreeSpec) -> list[str]:
     """What to call each leaf of `(args, kwargs)` in an error message."""
     tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..solver.errors import ReplayError
-from .flatten import flatten_lines, leaf_names
+from .flatten import children, describe_structure, flatten_lines, leaf_names
 from .literals import Namespace
 from .source import build_functions
 
@@ -195,7 +195,11 @@ def _argument_difference(
                 + [f"the unplanned argument {key!r}" for key in extra]
             )
         else:
-            what = f"arguments of structure {spec}; the plan was made for {program.in_spec}"
+            given, wanted = (
+                " and ".join(describe_structure(part) for part in children(tree))
+                for tree in (spec, program.in_spec)
+            )
+            what = f"arguments of structure {given}; the plan was made for {wanted}"
         return f"the call has {what}: {_ADVICE}"
     for name, leaf, guard in zip(names, flat, program.guards, strict=True):
         found = _leaf_difference(leaf, guard)

@@ -35,9 +35,9 @@ _CONTAINER_METHODS = ("__len__", "__getitem__", "__iter__", "__contains__")
 class Wiring:
     """How the generated code of one step is connected: constant over calls and copies."""
 
-    def __init__(self, program: Program, schedule: Schedule) -> None:
+    def __init__(self, program: Program, schedule: Schedule, *, stages: int | None = None) -> None:
         self.program = program
-        self.code: StepCode = generate(program, schedule)
+        self.code: StepCode = generate(program, schedule, stages=stages)
         self.guards = Guards(program)
         kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
         place_of_input = {index: place for place, index in enumerate(kept)}
