@@ -84,6 +84,7 @@ def capture(
     sources = [*module_sources(mode, root, where), *input_sources(mode, flat, in_spec, where)]
     lstm = any(isinstance(m, nn.LSTM) for m in root.modules())
     step = Step(root, sources, flat, in_spec, trace_hooks=trace_hooks)
+    home = home_device(sources)
     with untouched(root), export.compiling(), export.checkpoints_off(), export.plain_lstm(lstm):
         dry_run(step, mode)
         try:
@@ -92,7 +93,6 @@ def capture(
             raise
         except Exception as error:
             raise CaptureError(failure(error)) from error
-    home = home_device(sources)
     program = lower(
         joint,
         step,
@@ -198,7 +198,13 @@ def home_device(sources: list[Source]) -> torch.device:
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise CaptureError(f"the step uses several devices ({names}): only one is supported")
-    return devices.pop() if devices else torch.device("cpu")
+    home = devices.pop() if devices else torch.device("cpu")
+    if home.type == "cuda" and not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        raise CaptureError(
+            f"the step is for {home}, but this PyTorch is built without CUDA: capture it where it "
+            'will run, or with device="cpu"'
+        )
+    return home
 
 
 def guard(leaf: Any, device: torch.device | None) -> TensorGuard | LiteralGuard:

@@ -52,6 +52,12 @@ def dry_run(step: Step, mode: Any) -> None:
         raise CaptureError(explain(error)) from error
     leaves, spec = flatten_output(out)
     versions = [source.fake._version for source in step.sources]
+    for source, version in zip(step.sources, versions, strict=True):
+        if version and source.real.requires_grad:
+            raise CaptureError(
+                f"the step changes {label(source)} in place, which requires a gradient; do it "
+                "outside the step"
+            )
     step.plan = plan_outputs(leaves, step.sources, versions)
     step.plan.spec = spec
     renew(step.sources, mode)
@@ -116,9 +122,14 @@ def plan_outputs(leaves: list[Any], sources: Sequence[Source], versions: Sequenc
     return plan
 
 
+def label(source: Source) -> str:
+    """What to call a source in a message."""
+    return f"the {source.kind} {shown(source.name) or source.position}"
+
+
 def check_alias(index: int, leaf: torch.Tensor, entry: Leaf, source: Source, version: int) -> None:
     """Refuse an output that is part of an input in a way that a program cannot give back."""
-    what = shown(source.name) or f"{source.kind} {source.position}"
+    what = label(source)
     if version:
         raise CaptureError(f"output {index} is {what}, which the step also changes; return a clone")
     if leaf is not source.fake and leaf.requires_grad:

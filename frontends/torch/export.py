@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.utils.checkpoint
+from torch import fx
 
 from ...solver.errors import CaptureError
 
@@ -32,10 +33,10 @@ class Slot:
     """What a placeholder or a result of the joint graph stands for.
 
     `index` counts the step's inputs for "input", "mutation" and "gradient", and its outputs for
-    "tangent" and "output".
+    "tangent" and "output". A "token" only keeps effects in order.
     """
 
-    role: Literal["input", "tangent", "mutation", "output", "gradient"]
+    role: Literal["input", "tangent", "mutation", "output", "gradient", "token"]
     index: int
 
 
@@ -43,7 +44,7 @@ class Slot:
 class Joint:
     """A joint graph; `arguments` and `results` say what its placeholders and results are."""
 
-    module: torch.fx.GraphModule
+    module: fx.GraphModule
     arguments: tuple[Slot, ...]
     results: tuple[Slot | None, ...]
 
@@ -75,6 +76,13 @@ def new_fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def effect(node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
+    """Operator and arguments of a node that threads an effect token, else None."""
+    if getattr(node.target, "__name__", "") != "with_effects":
+        return None
+    return node.args[1], tuple(node.args[2:])
 
 
 @contextlib.contextmanager
@@ -125,7 +133,7 @@ def set_origin(origin: str) -> None:
     traceback.current_meta["stack_trace"] = origin
 
 
-def origin_of(node: torch.fx.Node) -> str:
+def origin_of(node: fx.Node) -> str:
     """The origin of a node; for a backward node, that of the forward op it differentiates."""
     return str(node.meta.get("stack_trace") or "")
 
@@ -174,8 +182,8 @@ def checkpoints_off() -> Iterator[None]:
         if hasattr(module, name)
     }
     try:
-        module.CheckpointFunction = Plain  # type: ignore[misc, assignment]
-        module._checkpoint_without_reentrant_generator = plain  # type: ignore[assignment]
+        module.CheckpointFunction = Plain  # type: ignore[assignment, misc]
+        module._checkpoint_without_reentrant_generator = plain
         yield
     finally:
         for name, value in saved.items():
@@ -217,6 +225,8 @@ def export_joint(step: nn.Module, inputs: Sequence[torch.Tensor]) -> Joint:
             return Slot("input", description.idx)
         if kind == "PlainAOTOutput":
             return Slot("output", description.idx)
+        if "Token" in kind:
+            return Slot("token", 0)
         inner: Any = None
         if kind == "TangentAOTInput":
             inner, role = description.output, "tangent"

@@ -188,12 +188,13 @@ def split(
 
     random = [v for line in lines if draws(line.call) for v in line.writes]
     before = needed(forward)
-    alive = before | needed([*gradients.values(), *random])
+    checked = [v for line in lines if not line.writes for v in line.call.refs()]
+    alive = before | needed([*gradients.values(), *random, *checked])
     kept = []
     for line in lines:
-        if line.name not in alive:
+        if line.writes and line.name not in alive:
             continue
-        depends = any(v in late for v in line.writes)
+        depends = any(v in late for v in line.call.refs())
         if depends and line.name in before:
             raise CaptureError(f"{line.name} is part of the forward but depends on a gradient")
         kept.append(replace(line, backward=depends or (line.backward and line.name not in before)))
@@ -222,7 +223,7 @@ def call_items(line: Line, values: Values, once: set[str], needed: set[str]) -> 
     phase: Phase = "backward" if line.backward else "forward"
     reads, writes = tuple(line.reads), tuple(line.writes)
     random = draws(line.call)
-    recompute = line.name not in once
+    recompute = line.name not in once and bool(line.writes)
     if not random or not recompute or line.name not in needed:
         op = ProgramOp(Kind.CALL, line.call, reads, writes, random=random)
         return [Item(line.name, op, phase, line.origin, recompute and not random)]

@@ -84,7 +84,7 @@ def untouched(root: Root) -> Iterator[None]:
     before = [(name, m, _state(m), dict(m.__dict__)) for name, m in modules]
     generators = _generators()
     states = [(name, get(), put) for name, get, put in generators]
-    changed = ""
+    changed = advice = ""
     failed = True
     try:
         yield
@@ -93,17 +93,16 @@ def untouched(root: Root) -> Iterator[None]:
         for (name, get, put), (_, state, _) in zip(generators, states, strict=True):
             if not _same(get(), state):
                 put(state)
-                changed = changed or f"the step draws from or seeds {name} itself"
+                changed = changed or f"the step itself draws from, or seeds, {name}"
+                advice = advice or "use PyTorch's default generator, and seed it outside"
         for name, module, state, everything in before:
             found = _restore(module, state, everything)
             if found:
                 where = f"{name} ({type(module).__name__})" if name else type(module).__name__
                 changed = changed or f"forward of {where} sets its attribute {found!r}"
+                advice = advice or "if it only fills a cache, run the model once before capture"
     if changed and not failed:
-        raise CaptureError(
-            f"{changed}, which a replayed step would not do; if it only fills a cache, run the "
-            "model once before capture"
-        )
+        raise CaptureError(f"{changed}, which a replayed step would not do; {advice}")
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
@@ -118,16 +117,20 @@ def _state(module: nn.Module) -> dict[str, Any]:
 def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any]) -> str:
     """Undo changes of attributes; returns the name of one that really changed, or nothing."""
     found = ""
+    # what weight_norm and spectral_norm compute anew in each forward
+    derived = {getattr(hook, "name", None) for hook in module._forward_pre_hooks.values()}
     for key in list(module.__dict__):
         if key in _REGISTERED:
             continue
         now = module.__dict__[key]
-        if key.startswith(_PRIVATE) or key == "_forward_hooks":
+        if key.startswith(_PRIVATE) or key == "_forward_hooks" or key in derived:
             if key not in state:
                 del module.__dict__[key]
-            elif isinstance(state[key], (list, dict)):
+                continue
+            if isinstance(state[key], (list, dict)):
                 everything[key].clear()
                 _fill(everything[key], state[key])
+            module.__dict__[key] = everything[key]
             continue
         if key not in state:
             found = found or key
@@ -181,7 +184,7 @@ def _generators() -> list[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
         ("PyTorch's generator", torch.get_rng_state, torch.set_rng_state),
         ("Python's random module", random.getstate, random.setstate),
     ]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found.append(("CUDA's generator", torch.cuda.get_rng_state, torch.cuda.set_rng_state))
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -157,10 +158,14 @@ def trace_values(
     constants: list[tuple[int, torch.Tensor]] = []
     results: list[int | None] = []
     slots = iter(joint.arguments)
-    with export.uncached(mode), mode, torch.no_grad():
+    with mode, torch.no_grad():
         for node in joint.module.graph.nodes:
             if node.op == "placeholder":
                 slot = next(slots)
+                if slot.role == "token":
+                    env[node] = None
+                    arguments.append(-1)
+                    continue
                 if slot.role == "input":
                     fake = inputs[slot.index].detach()
                     if shared[slot.index] != slot.index and shared[slot.index] in owner:
@@ -186,7 +191,7 @@ def trace_values(
                 constants.append((number[node], real))  # type: ignore[arg-type]
             elif node.op == "output":
                 for item in node.args[0]:
-                    found = number[item] if isinstance(item, fx.Node) else None
+                    found = number.get(item) if isinstance(item, fx.Node) else None
                     assert found is None or isinstance(found, int)
                     results.append(found)
             elif node.target is operator.getitem:
@@ -195,9 +200,9 @@ def trace_values(
                 if isinstance(env[node], torch.Tensor):
                     group = number[source]
                     assert isinstance(group, tuple)
-                    number[node] = group[index]  # type: ignore[assignment]
+                    number[node] = group[index]
             else:
-                line = _call(node, env, number, values)
+                line = _call(node, env, number, values, mode)
                 if line is not None:
                     lines.append(line)
     return Traced(lines, values, arguments, results, constants)
@@ -208,9 +213,13 @@ def _call(
     env: dict[fx.Node, Any],
     number: dict[fx.Node, int | tuple[int | None, ...]],
     values: Values,
+    mode: Any,
 ) -> Line | None:
     """Run one node on fakes and describe it; None for a check that static shapes have settled."""
-    target = node.target
+    target, node_args = node.target, node.args
+    effect = export.effect(node)
+    if effect is not None and str(effect[0]) == "aten._linalg_check_errors.default":
+        target, node_args = effect
     origin = export.origin_of(node)
     where = origin.split("\n")[0]
     if not isinstance(target, torch._ops.OpOverload):
@@ -235,12 +244,17 @@ def _call(
             return found
         raise CaptureError(f"{where}: {target} takes a {type(found).__name__}, which has no value")
 
-    args = _plain(fx.map_arg(node.args, literal))
+    args = _plain(fx.map_arg(node_args, literal))
     kwargs = {key: _plain(item) for key, item in fx.map_arg(node.kwargs, literal).items()}
-    fake_args, fake_kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: env[n])
+    if effect is not None:
+        env[node] = (None,)
+        return Line(node.name, Call(target, args, kwargs, (), False), origin, _late(node), False)
+    fake_args, fake_kwargs = fx.map_arg((node_args, dict(node.kwargs)), lambda n: env[n])
     if isinstance(kwargs.get("generator"), torch.Generator):
         raise CaptureError(f"{where}: {target} draws from its own generator")
-    out = target(*fake_args, **fake_kwargs)
+    single = len(target._schema.returns) == 1 and str(target._schema.returns[0].type) == "Tensor"
+    with contextlib.nullcontext() if single else export.uncached(mode):
+        out = target(*fake_args, **fake_kwargs)
     env[node] = out
     read = {values.storage[v] for v in refs_in((args, tuple(kwargs.values())))}
     before = len(values.nbytes)
@@ -252,6 +266,8 @@ def _call(
                 raise CaptureError(f"{where}: {target} makes a size that depends on data")
             made.append(None)
             continue
+        if item.layout is not torch.strided:
+            raise CaptureError(f"{where}: {target} makes a {item.layout} tensor: not supported")
         made.append(values.add(item, f"{node.name}.{index}" if unpack else node.name))
     number[node] = tuple(made) if unpack else made[0]  # type: ignore[assignment]
     aliases = [v for v in made if v is not None and values.storage[v] < before]
@@ -259,8 +275,12 @@ def _call(
     if aliases and (fresh or len(read) != 1):
         raise CaptureError(f"{where}: {target} returns both a view and new tensors: not supported")
     call = Call(target, args, kwargs, tuple(made), unpack)
-    tag = node.meta.get("partitioner_tag")
-    return Line(node.name, call, origin, backward=tag == "is_backward", view=bool(aliases))
+    return Line(node.name, call, origin, _late(node), view=bool(aliases))
+
+
+def _late(node: fx.Node) -> bool:
+    """Whether the tracer met a node during backward."""
+    return node.meta.get("partitioner_tag") == "is_backward"
 
 
 def _plain(argument: Any) -> Any:

@@ -30,6 +30,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # PyTorch's own tracing code, whose tensors are none of the user's
 _TRACERS = tuple(_TORCH + part for part in ("_subclasses", "_functorch", "_library", "_ops", "fx"))
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+_SWITCHES = {"requires_grad_"}
 _HOOK_MAKERS = {"register_hook", "register_post_accumulate_grad_hook"}
 
 
@@ -119,8 +120,21 @@ class Watch(TorchFunctionMode):
                 f"{origin}: PyTorch's tracer leaves out the dropout between recurrent layers; use "
                 "one module per layer with nn.Dropout between them"
             )
+        if name in _SWITCHES and args and self._is_input(args[0]):
+            raise CaptureError(
+                f"{origin}: the step switches on the gradient of one of its inputs; call "
+                "requires_grad_() on it before"
+            )
+        if name == "dropout" and drops_all(*args, **(kwargs or {})):
+            # eager PyTorch draws nothing here, its tracer would
+            return args[0] * torch.zeros((), dtype=args[0].dtype, device=args[0].device)
         export.set_origin(f"{origin}\n{self.path[-1] if self.path else ''}")
         return func(*self._swap(args), **(self._swap(kwargs) if kwargs else {}))
+
+    def _is_input(self, tensor: Any) -> bool:
+        """Whether a tensor is an input of the step that does not require a gradient."""
+        known = self.stand_ins.values()
+        return any(tensor is item and not item.requires_grad for item in known)
 
     def _swap(self, argument: Any) -> Any:
         """The argument with every real tensor replaced; untouched if it holds none."""
@@ -144,6 +158,13 @@ def drops_between_layers(args: tuple[Any, ...]) -> bool:
     start = next((i for i, item in enumerate(args) if isinstance(item, bool)), len(args))
     layers, rate, train = (*args[start + 1 : start + 4], 1, 0.0, False)[:3]
     return bool(train) and rate > 0 and layers > 1
+
+
+def drops_all(
+    input: Any = None, p: float = 0.5, training: bool = True, inplace: bool = False, **_: Any
+) -> bool:
+    """Whether a call of dropout drops everything, which takes no random numbers."""
+    return isinstance(input, torch.Tensor) and p == 1 and training and not inplace
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

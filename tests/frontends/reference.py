@@ -62,7 +62,7 @@ class Machine:
             return argument
 
         out = call.target(*real(call.args), **real(call.kwargs))
-        results = out if call.unpack else [out]
+        results = out if call.unpack else [out] if call.outputs else []
         for value, result in zip(call.outputs, results, strict=True):
             if value is not None:
                 self.values[value] = result
