@@ -82,7 +82,7 @@ def test_impossible_steps_are_named(steps: tuple[str, ...], message: str) -> Non
         ({"time_ns": 10}, "claims 10 ns, its schedule takes 9 ns"),
         ({"peak_bytes": 1110}, "claims a peak of 1110 B, it is 1111 B"),
         ({"base_time_ns": 8}, "claims 8 ns without recomputation, not 9"),
-        ({"lower_bound_ns": 10}, "lower bound of 10 ns is above its time 9 ns"),
+        ({"lower_bound_ns": 10}, "lower bound of 10 ns is above the time 9 ns"),
         ({"budget_bytes": 1110}, "peak 1111 B is above the budget 1110 B"),
     ],
 )
