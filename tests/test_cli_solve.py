@@ -235,6 +235,16 @@ def test_plan_can_go_to_a_device(graph_file: Path) -> None:
     assert not os.path.isfile(os.devnull)
 
 
+def test_plan_goes_through_a_link(graph_file: Path, tmp_path: Path) -> None:
+    """An output that is a link stays one; the file it points to is replaced."""
+    target, link = tmp_path / "real.plan.json", tmp_path / "link.plan.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert main(["solve", str(graph_file), "-b", "max", "-o", str(link), "-q"]) == 0
+    assert link.is_symlink()
+    assert read_plan(target).method == "auto"
+
+
 def test_ctrl_c_writes_the_best_plan(tmp_path: Path) -> None:
     """SIGINT during a real solve: exit code 130, and the plan written is valid."""
     graph_file, plan_file = tmp_path / "gpt.graph.json", tmp_path / "gpt.plan.json"
