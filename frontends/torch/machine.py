@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _GEMM_SIZE = {"cpu": 768, "cuda": 4096}
 _STREAM_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 _WARM_UPS = 3
+_VERSION = 1  # of the measurement: raise it when the numbers change their meaning
 _SHORT_NS = 1
 
 
@@ -106,7 +107,8 @@ class Machine:
         if where.type not in _GEMM_SIZE:
             raise InputError(f"device {where} cannot be measured: use cpu, cuda or a preset")
         key = machine_text(where)
-        path = cache_dir() / f"machine-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        digest = hashlib.sha256(f"{_VERSION} {key}".encode()).hexdigest()[:16]
+        path = cache_dir() / f"machine-{digest}.json"
         if cache:
             known = read_json(path, _Stored)
             if known is not None and known.machine == key:
