@@ -1,0 +1,1 @@
+"""What replaying costs when nothing is recomputed."""
