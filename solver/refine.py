@@ -62,9 +62,7 @@ def refine(
         if answer.outcome == Outcome.INFEASIBLE:
             return incumbent.best is not None
         if math.isfinite(answer.bound):
-            # The margin covers the solver's tolerances.
-            bound = answer.bound * program.ns_per_unit * (1.0 - 1e-9) - 1.0
-            incumbent.raise_bound(math.ceil(bound), f"bound, {len(stages)} stages")
+            incumbent.raise_bound(program.bound_ns(answer.bound), f"bound, {len(stages)} stages")
         realised = None
         if answer.values is not None:
             firsts = np.array([stage.first for stage in stages], dtype=np.int64)

@@ -46,7 +46,8 @@ def smallest_found(
     best = min(starts, key=lambda found: (found.peak, found.time))
     floor, _ = single_op_bound(graph)
     target = floor - graph.resident_bytes
-    moves = max(2000, SEARCH_WORK // max(1, len(graph.ops)))
+    moves = min(SEARCH_WORK // max(1, len(graph.ops)), 400 * len(search.movable))
+    moves = max(2000, moves)
     for _ in range(2):
         if control.over:
             break

@@ -83,6 +83,8 @@ def solve(
         No schedule meets the budget (`proven`), or a baseline finds none.
     NoPlanError
         Time passed before any schedule within the budget was found.
+    KeyboardInterrupt
+        Ctrl-C was pressed before any was found.
     """
     if method not in METHODS:
         raise InputError(f"no method {method!r}: choose one of {', '.join(METHODS)}")
@@ -125,6 +127,8 @@ def solve(
         if incumbent.best is None:
             if not possible:
                 raise _infeasible(graph, search, starts, incumbent, budget_bytes, proven=True)
+            if control.interrupt.is_set():
+                raise KeyboardInterrupt
             raise _none_in_time(graph, incumbent, budget_bytes, time_limit)
         return plan(incumbent.best.computes, incumbent.bound_ns)
 
@@ -210,8 +214,7 @@ def _whole_program(
     if answer.outcome == Outcome.INFEASIBLE:
         return incumbent.best is not None
     if math.isfinite(answer.bound):
-        bound = answer.bound * program.ns_per_unit * (1.0 - 1e-9) - 1.0
-        incumbent.raise_bound(math.ceil(bound), "integer program")
+        incumbent.raise_bound(program.bound_ns(answer.bound), "integer program")
     if answer.values is not None:
         firsts = np.arange(len(graph.ops), dtype=np.int64)
         carried, again = program.carried(answer.values), program.again(answer.values)

@@ -12,8 +12,9 @@ Deviations, needed for general graphs or because they only help:
   bytes cross just before or after (on a chain of blocks: the outputs of the blocks).
 * The last segment is not dropped: it would be recomputed at once (as `checkpoint_sequential` does).
 * Recomputation is lazy: of a segment only what the backward phase asks for is computed again.
-* With a budget, B runs over a geometric grid from the largest op to the whole forward phase beside
-  the paper's six values, followed by bisection at the border of the budget; the cheapest wins.
+* B runs over a fine geometric grid from the largest op to the whole forward phase beside the
+  paper's six values; of the segmentations that differ the cheapest within the budget wins. Where
+  they are too many to simulate all, bisection at the border of the budget follows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from ..schedule import Schedule
 
-GRID = 32
+MOST = 96  # segmentations simulated for each set of candidates
+FINER = 8  # values of B tried for each of them
 BISECTIONS = 6
 
 
@@ -97,7 +99,7 @@ def checkpoint(graph: Graph, tables: Tables, borders: Sequence[int]) -> Candidat
 def _search(
     graph: Graph, tables: Tables, positions: Sequence[int], budget_bytes: int | None
 ) -> Iterator[Candidate]:
-    """Candidates of the grid over B, then of the bisection between its best neighbours."""
+    """Candidates of the grid over B, and of the bisection where the grid had to be thinned out."""
     sizes = forward_sizes(graph)
     seen: dict[tuple[int, ...], Candidate] = {}
 
@@ -107,11 +109,14 @@ def _search(
             seen[borders] = checkpoint(graph, tables, borders)
         return seen[borders]
 
-    limits = sorted(
-        {0.0, *_paper_grid(sizes, positions), *_geometric_grid(sizes, points(graph, GRID))}
-    )
+    most = points(graph, MOST)
+    grid = [*_paper_grid(sizes, positions), *_geometric_grid(sizes, FINER * most)]
+    distinct = {segment(sizes, positions, limit): limit for limit in (0.0, *sorted(grid))}
+    limits = list(distinct.values())
+    if len(limits) > most:
+        limits = [limits[i * (len(limits) - 1) // (most - 1)] for i in range(most)]
     results = [run(limit) for limit in limits]
-    if budget_bytes is not None:
+    if budget_bytes is not None and len(distinct) > most:
         # Where the budget starts or stops to hold, look between the two values of B.
         for (low, first), (high, second) in pairwise(zip(limits, results, strict=True)):
             holds = first.peak_bytes <= budget_bytes

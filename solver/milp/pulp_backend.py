@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,21 @@ class Pulp:
         start: dict[int, float] | None = None,
     ) -> Answer:
         """See `Backend.solve`."""
+        with warnings.catch_warnings():
+            # PuLP 3 warns of names that only PuLP 4 has; both are supported here.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return self._solve(problem, control, time_limit, gap, threads, seed, start or {})
+
+    def _solve(
+        self,
+        problem: Problem,
+        control: Control,
+        time_limit: float,
+        gap: float,
+        threads: int,
+        seed: int,
+        start: dict[int, float],
+    ) -> Answer:
         program, columns = _program(problem)
         options: dict[str, Any] = {
             "msg": False, "timeLimit": max(0.1, min(time_limit, control.remaining)), "gapRel": gap,
@@ -50,7 +66,7 @@ class Pulp:
         if self._solver == "PULP_CBC_CMD":
             options["threads"] = threads
             options["options"] = [f"randomSeed {seed % 2**31}"]
-        for column, value in (start or {}).items():
+        for column, value in start.items():
             columns[column].setInitialValue(value)
         available = pulp.listSolvers(onlyAvailable=True)
         if self._solver not in available:

@@ -13,6 +13,7 @@ Both are continuous.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,11 @@ class StagedProgram:
             for tensor, column in columns.items():
                 result[k, tensor] = values[column] > 0.5
         return result
+
+    def bound_ns(self, bound: float) -> int:
+        """A backend's bound in whole nanoseconds, less a margin for its tolerances."""
+        margin = 1e-7 * self.problem.offset
+        return math.ceil((bound - margin) * self.ns_per_unit)
 
     def again(self, values: npt.NDArray[np.float64]) -> Bools:
         """(stages, ops): runs again in the stage, by a solution."""

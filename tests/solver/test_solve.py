@@ -1,0 +1,216 @@
+"""`solve` with every method: validity, optimality, bounds and refusals."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.frontends.generated import random_graph
+from lowtide.solver.baselines import BASELINES
+from lowtide.solver.check import check
+from lowtide.solver.errors import InfeasibleError, InputError, LowtideError, NoPlanError
+from lowtide.solver.graph import Graph
+from lowtide.solver.plan import Plan, Status, Stop
+from lowtide.solver.progress import Event
+from lowtide.solver.schedule import Schedule
+from lowtide.solver.simulate import simulate
+from lowtide.solver.smallest import single_op_bound, smallest_budget
+from lowtide.solver.solve import METHODS, solve
+from tests.solver.brute_force import optimum
+from tests.solver.strategies import graphs
+
+
+def no_recompute_peak(graph: Graph) -> int:
+    """Peak of the base order, resident bytes included."""
+    return simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+
+
+def attempt(graph: Graph, budget: int, method: str, **options: object) -> Plan | None:
+    """A plan, or None where the budget is infeasible."""
+    try:
+        return solve(graph, budget, method=method, time_limit=60.0, gap=0.0, **options)  # type: ignore[arg-type]
+    except InfeasibleError:
+        return None
+
+
+@given(graph=graphs(max_ops=3, training=True), share=st.integers(30, 99))
+@settings(max_examples=25, deadline=None)
+def test_auto_and_milp_find_the_optimum(graph: Graph, share: int) -> None:
+    """On tiny graphs both methods agree with enumeration, also on what is infeasible."""
+    if len(graph.ops) > 6:
+        return
+    budget = max(1, no_recompute_peak(graph) * share // 100)
+    expected = optimum(graph, budget)
+    for method in ("auto", "milp"):
+        plan = attempt(graph, budget, method)
+        assert (None if plan is None else plan.time_ns) == expected
+
+
+@given(graph=graphs(max_ops=10), share=st.integers(40, 99))
+@settings(max_examples=25, deadline=None)
+def test_order_of_bound_optimum_and_heuristics(graph: Graph, share: int) -> None:
+    """Bound <= optimum <= every heuristic, every plan checked and within its budget."""
+    budget = max(1, no_recompute_peak(graph) * share // 100)
+    best = attempt(graph, budget, "auto")
+    for method in BASELINES:
+        try:
+            plan = solve(graph, budget, method=method)
+        except LowtideError:
+            continue
+        check(graph, plan)
+        assert plan.peak_bytes <= budget
+        assert best is not None
+        assert best.lower_bound_ns <= best.time_ns <= plan.time_ns
+    if best is not None:
+        check(graph, best)
+        assert best.peak_bytes <= budget
+
+
+@pytest.mark.parametrize("backend", ["highs", "cpsat", "ortools", "pulp"])
+@pytest.mark.parametrize("seed", [3, 5, 11])
+def test_backends_agree(backend: str, seed: int) -> None:
+    """Every backend proves the same optimum, through both methods."""
+    graph = random_graph(seed, 16, training=True)
+    budget = int(no_recompute_peak(graph) * 0.8)
+    reference = solve(graph, budget, method="milp", gap=1e-6)
+    for method in ("auto", "milp"):
+        plan = solve(graph, budget, method=method, backend=backend, gap=1e-6)
+        assert plan.time_ns == reference.time_ns
+        assert plan.status == Status.OPTIMAL
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_large_budget_needs_no_recomputation(method: str) -> None:
+    """With room for everything, the optimum is the base order."""
+    graph = random_graph(1, 20, training=True)
+    plan = solve(graph, "max", method="auto")
+    assert plan.overhead == 0.0
+    assert plan.status == Status.OPTIMAL
+    if method in ("auto", "milp", "keep_everything"):
+        assert solve(graph, "max", method=method).schedule.recomputes() == 0
+
+
+def test_percentages_are_of_what_can_be_saved() -> None:
+    """`60%` is resident + 60% of the rest."""
+    graph = random_graph(2, 20, training=True)
+    plan = solve(graph, "90%")
+    peak, resident = no_recompute_peak(graph), graph.resident_bytes
+    assert plan.budget_bytes == resident + int((peak - resident) * 0.9)
+
+
+def test_infeasible_says_the_smallest_budget() -> None:
+    """The refusal names a budget that then works, and the op that sets it."""
+    graph = random_graph(5, 24, training=True)
+    with pytest.raises(InfeasibleError) as caught:
+        solve(graph, graph.resident_bytes + 1)
+    error = caught.value
+    assert error.proven
+    assert error.smallest_bytes is not None
+    assert error.limiting_op is not None
+    assert error.limiting_op.split(" ")[0] in {op.name for op in graph.ops}
+    assert "\n" not in str(error)
+    plan = solve(graph, error.smallest_bytes)
+    assert plan.peak_bytes <= error.smallest_bytes
+    assert error.smallest_bytes >= single_op_bound(graph)[0]
+
+
+def test_smallest_budget_is_reachable() -> None:
+    """`smallest_budget` gives a budget for which a plan exists."""
+    graph = random_graph(9, 30, training=True)
+    budget = smallest_budget(graph, time_limit=5.0)
+    assert solve(graph, budget).peak_bytes <= budget
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "magic"}, "no method 'magic'"),
+        ({"backend": "gurobiX"}, "no backend 'gurobiX'"),
+        ({"backend": "pulp:NOPE_CMD"}, "no solver 'NOPE_CMD'"),
+        ({"time_limit": 0.0}, "time limit"),
+        ({"gap": 1.0}, "gap"),
+        ({"threads": 0}, "threads"),
+        ({"budget": "lots"}, "budget 'lots'"),
+    ],
+)
+def test_bad_options_are_one_clear_line(options: dict[str, object], words: str) -> None:
+    """A wrong option is an InputError that names it."""
+    graph = random_graph(5, 24, training=True)
+    arguments: dict[str, object] = {"budget": "75%", **options}
+    with pytest.raises(InputError, match=words) as caught:
+        solve(graph, **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_empty_graph_is_refused() -> None:
+    """A graph without ops has nothing to plan."""
+    with pytest.raises(InputError, match="no ops"):
+        solve(Graph("empty", (), ()), "50%")
+
+
+def test_no_plan_in_time() -> None:
+    """When time passes before a schedule is found, the error says what was seen."""
+    graph = random_graph(7, 120, training=True)
+    floor, _ = single_op_bound(graph)
+    with pytest.raises((NoPlanError, InfeasibleError)) as caught:
+        solve(graph, floor, time_limit=0.01)
+    assert "\n" not in str(caught.value)
+
+
+def test_same_seed_same_plan() -> None:
+    """Two solves with the same seed give the same steps."""
+    graph = random_graph(12, 40, training=True)
+    first, second = (solve(graph, "70%", seed=4) for _ in range(2))
+    assert first.steps == second.steps
+
+
+def test_start_from_a_plan() -> None:
+    """A plan of a smaller budget is an incumbent for a larger one; another graph's is refused."""
+    graph = random_graph(12, 40, training=True)
+    small = solve(graph, "70%")
+    large = solve(graph, "80%", start=small)
+    assert large.time_ns <= small.time_ns
+    with pytest.raises(InputError, match="another graph"):
+        solve(random_graph(13, 40, training=True), "80%", start=small)
+
+
+def test_progress_hears_of_incumbents_and_bounds() -> None:
+    """Events come in order, incumbents only fall and bounds only rise."""
+    events: list[Event] = []
+
+    class Recorder:
+        def update(self, event: Event) -> None:
+            events.append(event)
+
+    plan = solve(random_graph(12, 40, training=True), "70%", progress=Recorder())
+    incumbents = [e.incumbent_ns for e in events if e.incumbent_ns is not None]
+    bounds = [e.bound_ns for e in events if e.bound_ns is not None]
+    assert incumbents == sorted(incumbents, reverse=True)
+    assert bounds == sorted(bounds)
+    assert incumbents[-1] == plan.time_ns
+
+
+def test_solve_in_a_thread() -> None:
+    """Outside the main thread there is no signal handler to set, and solving still works."""
+    graph = random_graph(12, 30, training=True)
+    plans: list[Plan] = []
+    thread = threading.Thread(target=lambda: plans.append(solve(graph, "80%")))
+    thread.start()
+    thread.join()
+    assert plans[0].peak_bytes <= plans[0].budget_bytes
+
+
+@pytest.mark.parametrize("method", ["auto", "milp"])
+def test_time_limit_returns_the_best_so_far(method: str) -> None:
+    """A short limit ends soon, with a plan that says why it stopped."""
+    graph = random_graph(21, 150, training=True)
+    solve(random_graph(1, 10, training=True), "90%")  # compile outside the limit
+    begun = time.monotonic()
+    plan = solve(graph, "75%", method=method, time_limit=3.0, gap=0.0)
+    assert time.monotonic() - begun < 20.0
+    assert plan.stopped_by in (Stop.TIME_LIMIT, Stop.DONE)
+    assert plan.peak_bytes <= plan.budget_bytes
