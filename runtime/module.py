@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from .autograd import Run, Tangent, attach, quiet, refuse
 from .codegen import generate
 from .guards import Guards
+from .pickling import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -256,6 +257,18 @@ class ReplayModule(nn.Module):
             loss_fn = copy.deepcopy(loss_fn, memo)
         new.__dict__["captured"] = replace(self.captured, model=new._wrapped, loss_fn=loss_fn)
         return new
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle the captured step and the plan; the code is generated again."""
+        known = {"_wrapped", "captured", "plan", "_wiring", *_SHARED_TABLES}
+        extra = {name: value for name, value in self.__dict__.items() if name not in known}
+        return build_module, (self.captured, self.plan), extra
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+register()
 
 
 def build_module(captured: Captured, plan: Plan) -> ReplayModule:

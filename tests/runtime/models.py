@@ -37,7 +37,7 @@ class Mlp(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.drop = nn.Dropout(0.2)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """Residual blocks."""
         for layer in self.layers:
             x = x + self.drop(F.gelu(layer(self.norm(x))))
@@ -53,7 +53,7 @@ class Cnn(nn.Module):
         self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
         self.act, self.head = nn.ReLU(inplace=True), nn.Linear(width, 5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """Two blocks, the second one residual."""
         x = self.act(self.norm1(self.conv1(x)))
         x = self.act(self.norm2(self.conv2(x)) + x)
@@ -72,7 +72,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.drop = nn.Dropout(0.1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """Attention and feed-forward, both residual."""
         b, s, d = x.shape
         parts = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, d // self.heads)
@@ -94,7 +94,7 @@ class Gpt(nn.Module):
         self.head.weight = self.embed.weight
         self.register_buffer("order", torch.arange(8))
 
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> Any:
         """Cross entropy."""
         x = self.embed(ids) + self.place(self.order)
         for block in self.blocks:
@@ -115,18 +115,22 @@ class Unet(nn.Module):
             nn.Conv2d(2 * c, 1, 3, padding=1),
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """Down, up, and across."""
         s1 = F.relu(self.down1(x))
-        p1, indices = F.max_pool2d(s1, 2, return_indices=True)
+        pooled: Any = F.max_pool2d(s1, 2, return_indices=True)
+        p1, indices = pooled
         s2 = F.relu(self.down2(p1))
         y = self.up(F.relu(self.middle(F.avg_pool2d(s2, 2))))
         y = F.relu(self.merge2(torch.cat([y, s2], 1)))
-        return self.merge1(torch.cat([F.max_unpool2d(y, indices, 2), s1], 1))
+        return self.merge1(torch.cat([F.max_unpool2d(y, indices, [2]), s1], 1))
 
 
 class Views(nn.Module):
     """In-place writes through views, a counter buffer, an unused parameter."""
+
+    calls: torch.Tensor
+    mean: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +139,7 @@ class Views(nn.Module):
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(24))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """Chunks scaled in place, slices written, a diagonal bumped."""
         h = self.a(x)
         with torch.no_grad():
@@ -160,7 +164,7 @@ class Autocast(nn.Module):
         super().__init__()
         self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 2)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """bfloat16 linear layers around a float32 norm."""
         with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
             h = torch.tanh(self.a(x))
@@ -190,7 +194,7 @@ def _tokens(vocab: int, *shape: int) -> Callable[[int], Any]:
 def _transformers(name: str) -> Case:
     import transformers
 
-    common = {"vocab_size": 61, "use_cache": False}
+    common: dict[str, Any] = {"vocab_size": 61, "use_cache": False}
     if name == "gpt2":
         config: Any = transformers.GPT2Config(
             n_layer=2, n_embd=16, n_head=2, n_positions=16, **common

@@ -50,6 +50,10 @@ def _pair(loss_fn: Any = square) -> tuple[nn.Module, ReplayModule, torch.Tensor]
     return _net(), _replayed(_net(), x, loss_fn), x
 
 
+def _parameters(module: nn.Module) -> list[Any]:
+    return list(module.parameters())
+
+
 def _grads(module: nn.Module) -> list[torch.Tensor | None]:
     return [None if p.grad is None else p.grad.clone() for p in module.parameters()]
 
@@ -124,7 +128,8 @@ def test_autograd_grad_on_some_parameters() -> None:
             torch.manual_seed(3)
             out = net(x)
             loss = out if loss_fn is None else loss_fn(out)
-            found.append(list(torch.autograd.grad(loss, list(net.parameters())[pick])))
+            grads: list[Any] = list(torch.autograd.grad(loss, _parameters(net)[pick]))
+            found.append(grads)
             assert all(p.grad is None for p in net.parameters())
         assert _same(*found)
 
@@ -137,7 +142,7 @@ def test_input_gradients() -> None:
             super().__init__()
             self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 2)
 
-        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
             return self.b(torch.tanh(self.a(x * y)) + z)
 
     found = []
@@ -159,11 +164,17 @@ def test_hooks_of_parameters() -> None:
     found: list[list[torch.Tensor | None]] = []
     for net, loss_fn in ((plain, square), (module, None)):
         seen: list[torch.Tensor | None] = []
-        for parameter in net.parameters():
-            parameter.register_hook(lambda g, seen=seen: seen.append(g.clone()) or g * 2)  # type: ignore[misc]
-            parameter.register_post_accumulate_grad_hook(
-                lambda p, seen=seen: seen.append(p.grad.clone())  # type: ignore[misc]
-            )
+
+        def double(grad: torch.Tensor, seen: Any = seen) -> torch.Tensor:
+            seen.append(grad.clone())
+            return grad * 2
+
+        def note(parameter: Any, seen: Any = seen) -> None:
+            seen.append(parameter.grad.clone())
+
+        for parameter in _parameters(net):
+            parameter.register_hook(double)
+            parameter.register_post_accumulate_grad_hook(note)
         torch.manual_seed(3)
         out = net(x)
         (out if loss_fn is None else loss_fn(out)).backward()
@@ -180,7 +191,7 @@ def test_optimizer_inside_backward(stages: int) -> None:
     module = _with_stages(captured, schedule, stages)
     plain, x = _net(), torch.ones(5, 6)
     for net, loss_fn in ((plain, square), (module, None)):
-        for parameter in net.parameters():
+        for parameter in _parameters(net):
             optimizer = torch.optim.SGD([parameter], lr=0.1)
 
             def step(p: torch.Tensor, optimizer: Any = optimizer) -> None:
@@ -222,7 +233,7 @@ def test_stages_hand_gradients_over_early() -> None:
     module = _with_stages(captured, Schedule.keep_everything(captured.graph), 100)
     assert len(module._wiring.code.stages) > 2
     early: list[int] = []
-    parameters = list(module.parameters())
+    parameters = _parameters(module)
     parameters[0].register_hook(lambda g: early.append(sum(p.grad is not None for p in parameters)))
     module(torch.ones(5, 6)).backward()
     assert early[0] >= 4

@@ -36,7 +36,7 @@ class Net(nn.Module):
 
     def forward(
         self, x: torch.Tensor, pair: Any, factor: float = 2.0, *, mode: str = "sum", y: Any = None
-    ) -> torch.Tensor:
+    ) -> Any:
         """Whatever uses all of them."""
         h = self.tied(self.drop(self.b(self.a(x)))) * factor * self.scale
         h = h + pair[0] + pair[1]["z"]
@@ -148,6 +148,7 @@ _STATE = {
 @pytest.mark.parametrize("what", _STATE)
 def test_state(what: str) -> None:
     """Each change of the module that invalidates the plan is named."""
+    change: Any
     change, message = _STATE[what]
     module = _module()
     _good(module)
