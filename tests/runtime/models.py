@@ -123,7 +123,7 @@ class Unet(nn.Module):
         s2 = F.relu(self.down2(p1))
         y = self.up(F.relu(self.middle(F.avg_pool2d(s2, 2))))
         y = F.relu(self.merge2(torch.cat([y, s2], 1)))
-        return self.merge1(torch.cat([F.max_unpool2d(y, indices, [2]), s1], 1))
+        return self.merge1(torch.cat([F.max_unpool2d(y, indices, [2, 2]), s1], 1))
 
 
 class Views(nn.Module):
