@@ -12,7 +12,7 @@ Deviations, needed for general graphs or because they only help:
   bytes cross just before or after (on a chain of blocks: the outputs of the blocks).
 * The last segment is not dropped: it would be recomputed at once (as `checkpoint_sequential` does).
 * Recomputation is lazy: of a segment only what the backward phase asks for is computed again.
-* B runs over a fine geometric grid from the largest op to the whole forward phase beside the
+* B runs over a fine grid from the largest op to the whole forward phase beside the
   paper's six values; of the segmentations that differ the cheapest within the budget wins. Where
   they are too many to simulate all, bisection at the border of the budget follows.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from ..schedule import Schedule
 
-MOST = 96  # segmentations simulated for each set of candidates
+MOST = 128  # segmentations simulated for each set of candidates
 FINER = 8  # values of B tried for each of them
 BISECTIONS = 6
 
@@ -110,11 +110,15 @@ def _search(
         return seen[borders]
 
     most = points(graph, MOST)
-    grid = [*_paper_grid(sizes, positions), *_geometric_grid(sizes, FINER * most)]
-    distinct = {segment(sizes, positions, limit): limit for limit in (0.0, *sorted(grid))}
+    paper = [0.0, *_paper_grid(sizes, positions)]
+    grid = sorted([*paper, *_fine_grid(sizes, FINER * most)])
+    distinct = {segment(sizes, positions, limit): limit for limit in grid}
     limits = list(distinct.values())
     if len(limits) > most:
-        limits = [limits[i * (len(limits) - 1) // (most - 1)] for i in range(most)]
+        # Denser where segments are few and long: there single borders make a difference.
+        last = len(limits) - 1
+        thinned = {limits[last - last * k * k // most**2] for k in range(most)}
+        limits = sorted({*thinned, *paper})
     results = [run(limit) for limit in limits]
     if budget_bytes is not None and len(distinct) > most:
         # Where the budget starts or stops to hold, look between the two values of B.
@@ -140,9 +144,10 @@ def _paper_grid(sizes: Sequence[int], positions: Sequence[int]) -> list[float]:
     return [centre * 2 ** (-0.5 + step / 5) for step in range(6)]
 
 
-def _geometric_grid(sizes: Sequence[int], count: int) -> list[float]:
-    """Values of B from half the largest op to the whole forward phase."""
+def _fine_grid(sizes: Sequence[int], count: int) -> list[float]:
+    """Values of B from half the largest op to the whole forward phase, geometric and linear."""
     total = float(sum(sizes))
     start = max(max(sizes, default=0) / 2, total / (4 * len(sizes)), 1.0)
     ratio = max(total / start, 1.0) ** (1 / (count - 1))
-    return [start * ratio**step for step in range(count)]
+    geometric = [start * ratio**step for step in range(count)]
+    return geometric + [total * step / count for step in range(1, count)]
