@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -15,14 +15,11 @@ from . import export
 from .captured import BatchStyle, Captured
 from .dry_run import dry_run
 from .lower import lower
-from .output import holds_tensors
 from .program import LiteralGuard, TensorGuard
 from .refuse import refuse_modules, untouched
-from .step import Root, Source, Step, make_fake, shown
+from .sources import home_device, input_sources, module_sources
+from .step import Root, Step
 from .watch import error_origin
-
-if TYPE_CHECKING:
-    from torch.utils._pytree import TreeSpec
 
 
 def capture(
@@ -30,7 +27,7 @@ def capture(
     batch: Any,
     loss_fn: Callable[..., Any] | None = None,
     *,
-    times: Literal["roofline", "measured"] = "roofline",
+    times: Literal["roofline", "measured", "none"] = "roofline",
     device: str | torch.device | None = None,
     extra_resident_bytes: int = 0,
     trace_hooks: bool = False,
@@ -51,7 +48,8 @@ def capture(
         `loss_fn(out)` or `loss_fn(out, batch)`. None: the module is captured as it is called, and
         what it returns is what a replayed module returns.
     times
-        Where op times come from: a roofline model, or measurements (`measured` runs ops).
+        Where op times come from: a roofline model, measurements (`measured` runs ops), or nowhere
+        (`none` leaves them at zero).
     device
         Where tensors on the `meta` device are to be.
     extra_resident_bytes
@@ -68,8 +66,8 @@ def capture(
     export.check_version()
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
-    if times not in ("roofline", "measured"):
-        raise InputError(f"times={times!r}: choose roofline or measured")
+    if times not in ("roofline", "measured", "none"):
+        raise InputError(f"times={times!r}: choose roofline, measured or none")
     style, args, kwargs = split_batch(batch)
     takes_batch = loss_fn is not None and loss_takes_batch(loss_fn)
     where = None if device is None else torch.device(device)
@@ -85,7 +83,7 @@ def capture(
     lstm = any(isinstance(m, nn.LSTM) for m in root.modules())
     step = Step(root, sources, flat, in_spec, trace_hooks=trace_hooks)
     home = home_device(sources)
-    with untouched(root), export.compiling(), export.checkpoints_off(), export.plain_lstm(lstm):
+    with untouched(root), export.tracing(lstm=lstm):
         dry_run(step, mode)
         try:
             joint = export.export_joint(step, [source.fake for source in step.sources])
@@ -116,6 +114,8 @@ def capture(
 
 def with_times(captured: Captured, times: str) -> Captured:
     """The step with modelled or measured costs."""
+    if times == "none":
+        return captured
     if times == "measured":
         from .profile import profile
 
@@ -161,50 +161,6 @@ def loss_takes_batch(loss_fn: Callable[..., Any]) -> bool:
             "loss_fn(out, batch)"
         )
     return len(required) == 2
-
-
-def module_sources(mode: Any, root: Root, device: torch.device | None) -> list[Source]:
-    """Parameters and buffers, each tensor once under its first name."""
-    named: list[tuple[str, str, torch.Tensor]] = [
-        *(("param", name, p) for name, p in root.named_parameters()),
-        *(("buffer", name, b) for name, b in root.named_buffers()),
-    ]
-    return [
-        Source(kind, real, make_fake(mode, real, device, f"{kind} {shown(name)}"), name=name)
-        for kind, name, real in named
-    ]
-
-
-def input_sources(
-    mode: Any, flat: list[Any], spec: TreeSpec, device: torch.device | None
-) -> list[Source]:
-    """The tensors of the batch, each position on its own."""
-    sources = []
-    for position, leaf in enumerate(flat):
-        if isinstance(leaf, torch.Tensor):
-            fake = make_fake(mode, leaf, device, f"input {position}")
-            sources.append(Source("input", leaf, fake, position=position))
-        elif holds_tensors(leaf):
-            raise CaptureError(
-                f"the batch holds a {type(leaf).__name__} with tensors inside; pass the tensors "
-                "themselves, or register the class with torch.utils._pytree"
-            )
-    return sources
-
-
-def home_device(sources: list[Source]) -> torch.device:
-    """The one device that the step runs on; CPU scalars beside an accelerator are allowed."""
-    devices = {s.fake.device for s in sources if s.fake.device.type != "cpu"}
-    if len(devices) > 1:
-        names = ", ".join(sorted(map(str, devices)))
-        raise CaptureError(f"the step uses several devices ({names}): only one is supported")
-    home = devices.pop() if devices else torch.device("cpu")
-    if home.type == "cuda" and not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-        raise CaptureError(
-            f"the step is for {home}, but this PyTorch is built without CUDA: capture it where it "
-            'will run, or with device="cpu"'
-        )
-    return home
 
 
 def guard(leaf: Any, device: torch.device | None) -> TensorGuard | LiteralGuard:

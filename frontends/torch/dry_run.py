@@ -14,7 +14,8 @@ import torch
 from ...solver.errors import CaptureError
 from . import export
 from .output import flatten_output, holds_tensors
-from .step import Leaf, Plan, Source, Step, make_fake, shown
+from .sources import Source, make_fake, shown
+from .step import Leaf, Plan, Step
 from .watch import error_origin
 
 if TYPE_CHECKING:

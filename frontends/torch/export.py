@@ -191,6 +191,20 @@ def checkpoints_off() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def tracing(*, lstm: bool) -> Iterator[None]:
+    """All that holds while a step is traced; `lstm` says whether it has one."""
+    with plain_autocast(), compiling(), checkpoints_off(), plain_lstm(lstm):
+        yield
+
+
+@contextlib.contextmanager
+def plain_autocast() -> Iterator[None]:
+    """Switch ambient autocasts off: the step turns them on for its forward, as training does."""
+    with torch._C._DisableAutocast():
+        yield
+
+
+@contextlib.contextmanager
 def plain_lstm(wanted: bool) -> Iterator[None]:
     """Trace an LSTM on the CPU as its time steps: the fused operator cannot be called from Python.
 

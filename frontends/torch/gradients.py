@@ -15,41 +15,33 @@ from .program import Call, ValueMeta, ValueRef
 from .values import Line, Values, extent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from .assemble import Wiring
 
 
-def own_gradients(
-    lines: list[Line],
-    values: Values,
-    gradients: Mapping[int, int],
-    source_value: Mapping[int, int],
-    resident: set[int],
-    outputs: Iterable[int],
-    tangents: Iterable[int],
-) -> tuple[list[Line], dict[int, int]]:
-    """Append a clone for every gradient that the engine could not take over.
+def own_gradients(lines: list[Line], values: Values, wiring: Wiring) -> list[Line]:
+    """Add a clone for every gradient that the engine could not take over.
 
     Returns
     -------
-    The lines with the clones, each right after the line that makes its gradient, and the values of
-    the gradients.
+    The lines with the clones, each right after the line that makes its gradient; the clones take
+    the gradients' place in `wiring`.
     """
     made_late = {values.storage[v] for line in lines if line.backward for v in line.writes}
-    taken = {values.storage[v] for v in (*outputs, *tangents)} | resident
-    result: dict[int, int] = {}
+    outside = (*wiring.outputs.values(), *wiring.tangents.values(), *wiring.sources.values())
+    taken = {values.storage[v] for v in outside}
+    taken |= {values.storage[v] for v, _ in wiring.constants}
     clones: dict[str, list[Line]] = {}
     maker = {v: line.name for line in lines for v in line.writes}
-    for index, value in gradients.items():
+    for index, value in list(wiring.gradients.items()):
         storage = values.storage[value]
-        meta, like = values.meta[value], values.meta[source_value[index]]
+        meta, like = values.meta[value], values.meta[wiring.sources[index]]
         own = storage not in taken and storage in made_late
         whole = extent(meta) * meta.dtype.itemsize == values.nbytes[storage]
         if own and whole and meta.storage_offset == 0 and follows_layout(meta, like):
             taken.add(storage)
-            result[index] = value
             continue
         clone = _clone(values, value, like, f"grad_clone.{index}")
-        result[index] = clone.writes[0]
+        wiring.gradients[index] = clone.writes[0]
         clones.setdefault(maker.get(value, ""), []).append(clone)
     placed: list[Line] = []
     first = True
@@ -62,7 +54,7 @@ def own_gradients(
             placed += clones.pop(line.name, [])
     for rest in clones.values():  # of values made before the boundary
         placed += rest
-    return placed, result
+    return placed
 
 
 def follows_layout(meta: ValueMeta, like: ValueMeta) -> bool:

@@ -17,7 +17,9 @@ from .rng import arguments
 from .values import Line, Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+
+    from .assemble import Wiring
 
 # outputs of a batch norm that hold the new running statistics
 _NEW_STATISTICS = {
@@ -54,26 +56,20 @@ class Separated:
 
 
 def separate_mutations(
-    lines: list[Line],
-    values: Values,
-    changed: Iterable[int],
-    mutations: dict[int, int],
-    kept: set[int],
-    needed: set[str],
+    lines: list[Line], values: Values, wiring: Wiring, needed: set[str]
 ) -> Separated:
     """Keep reads of changed storages valid under any schedule.
 
     Parameters
     ----------
-    changed
-        Values of the inputs that are written to.
-    mutations
-        Source index to the value written back; an entry is replaced if it is itself old contents.
-    kept
-        Values that the caller of the step sees: outputs and gradients.
+    wiring
+        Of the joint graph; a value to write back is replaced if it is itself old contents.
     needed
         Names of the lines that the backward depends on.
     """
+    mutations = wiring.mutations
+    changed = [wiring.sources[i] for i, v in mutations.items() if v != wiring.sources[i]]
+    kept = {*wiring.outputs.values(), *wiring.gradients.values()}
     originals = {values.storage[v]: v for v in changed}
     result = Separated([])
     makers = {v: line for line in lines for v in line.writes}

@@ -220,6 +220,8 @@ class Program:
         Module path to its `training` flag at capture.
     shared
         Groups of names that were one Parameter or buffer.
+    autocast
+        Device type and data type of each ambient autocast under which the step was captured.
     """
 
     graph: Graph
@@ -235,6 +237,7 @@ class Program:
     guards: tuple[TensorGuard | LiteralGuard, ...]
     training: dict[str, bool]
     shared: tuple[tuple[str, ...], ...]
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
 
 
 def refs_in(argument: Any) -> Iterator[int]:

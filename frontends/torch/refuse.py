@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules import module as global_hooks
 
 from ...solver.errors import CaptureError
-from .step import shown
+from .sources import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,6 +6,7 @@ serves a dry run on fake tensors and the joint trace.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,16 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...solver.errors import CaptureError
-from . import export
 from .output import flatten_output
+from .sources import shown
 from .watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.utils._pytree import TreeSpec
+
+    from .sources import Source
 
 
 class Root(nn.Module):
@@ -46,31 +49,6 @@ class Root(nn.Module):
         if self.loss_batch is None:
             return self.loss_fn(out)
         return self.loss_fn(out, self.loss_batch(args, kwargs))
-
-
-@dataclass
-class Source:
-    """One tensor that the step reads.
-
-    Attributes
-    ----------
-    kind
-        "param", "buffer", "input" or "constant".
-    real
-        The user's tensor.
-    fake
-        Its stand-in: same shape, strides, type and device, own storage.
-    name
-        Full name in `Root` for parameters and buffers.
-    position
-        Flat position of an input.
-    """
-
-    kind: str
-    real: torch.Tensor
-    fake: torch.Tensor
-    name: str = ""
-    position: int = -1
 
 
 @dataclass
@@ -125,6 +103,7 @@ class Step(nn.Module):
         self.in_spec = in_spec
         self.trace_hooks = trace_hooks
         self.plan: Plan | None = None
+        self.autocast = ambient_autocast()
         self.names = module_names(root)
 
     def run(
@@ -155,7 +134,9 @@ class Step(nn.Module):
         root_forward = root.forward
         root.__dict__["forward"] = forward
         try:
-            with watch, torch.enable_grad():
+            with watch, torch.enable_grad(), contextlib.ExitStack() as stack:
+                for kind, dtype in self.autocast:
+                    stack.enter_context(torch.autocast(kind, dtype))
                 return torch.func.functional_call(root, named, ())
         finally:
             del root.__dict__["forward"]
@@ -177,6 +158,12 @@ class Step(nn.Module):
             leaf, tensor = self.plan.leaves[index], leaves[index]
             results.append(tensor if leaf.differentiable else tensor.detach())
         return results
+
+
+def ambient_autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    """Device type and data type of each autocast that is on."""
+    kinds = ("cpu", "cuda", "xpu", "mps")
+    return tuple((k, torch.get_autocast_dtype(k)) for k in kinds if torch.is_autocast_enabled(k))
 
 
 class BufferKeeper:
@@ -216,36 +203,6 @@ class BufferKeeper:
             module._buffers[name] = old
 
 
-def shown(name: str) -> str:
-    """A name in `Root` as the user knows it."""
-    return name.removeprefix("model.") if name != "model" else ""
-
-
 def module_names(root: Root) -> dict[int, str]:
     """Identity of each module to its path in the user's model."""
     return {id(m): shown(name) for name, m in root.named_modules() if m is not root}
-
-
-def make_fake(
-    mode: Any, tensor: torch.Tensor, device: torch.device | None, what: str
-) -> torch.Tensor:
-    """A fake tensor that looks like `tensor`, on `device` if it has none of its own."""
-    if tensor.layout is not torch.strided:
-        raise CaptureError(f"{what} is {tensor.layout}: only dense tensors can be captured")
-    if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
-        raise CaptureError(f"{what} is quantized, nested or lazily conjugated: not supported")
-    if not (export.is_plain(tensor) or export.is_fake(tensor)):
-        raise CaptureError(
-            f"{what} is a {type(tensor).__name__}, not a plain tensor; capture the model before "
-            "it is sharded or quantized"
-        )
-    where = tensor.device
-    if where.type == "meta":
-        if device is None:
-            raise CaptureError(f"{what} is on the meta device: pass device=, where it will run")
-        where = device
-    with mode:
-        fake = torch.empty_strided(
-            tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=where
-        )
-    return fake.requires_grad_(tensor.requires_grad)
