@@ -1,0 +1,1 @@
+"""The demonstration: two models on real data, several budgets, every method, measured."""
