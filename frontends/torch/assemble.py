@@ -192,7 +192,7 @@ def assemble(
         tuple(graph_op(item, values, order, device) for item in items),
         tensors,
         extra_resident_bytes=extra_resident_bytes,
-        meta={"device": str(device), "torch": torch.__version__, "times": "none"},
+        meta={"device": str(device), "torch": str(torch.__version__), "times": "none"},
     )
     root = step.__dict__["root"]
     return Program(
@@ -209,6 +209,7 @@ def assemble(
         guards=guards,
         training={shown(n): m.training for n, m in root.named_modules() if m is not root},
         shared=shared_names(root),
+        settings=settings_of(root),
         autocast=step.autocast,
     )
 
@@ -266,3 +267,14 @@ def shared_names(root: torch.nn.Module) -> tuple[tuple[str, ...], ...]:
     for name, b in root.named_buffers(remove_duplicate=False):
         groups.setdefault(id(b), []).append(shown(name))
     return tuple(tuple(g) for g in groups.values() if len(g) > 1)
+
+
+def settings_of(root: torch.nn.Module) -> tuple[tuple[str, str, int | float | str], ...]:
+    """Public attributes of the modules that are numbers, flags or words."""
+    return tuple(
+        (shown(path), name, value)
+        for path, module in root.named_modules()
+        if module is not root
+        for name, value in module.__dict__.items()
+        if type(value) in (bool, int, float, str) and name != "training" and name[0] != "_"
+    )
