@@ -43,7 +43,7 @@ def lower(
     """Make the program and its graph; op times are zero until a cost model fills them in."""
     changed = {slot.index for slot in joint.results if slot is not None and slot.role == "mutation"}
     shared = shared_memory(step.sources, changed)
-    traced = trace_values(joint, [source.fake for source in step.sources], shared, mode)
+    traced = trace_values(joint, step.sources, shared, mode)
     values = traced.values
     wiring = wire(joint, traced)
     forward = [*wiring.outputs.values(), *wiring.mutations.values()]

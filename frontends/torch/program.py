@@ -220,6 +220,9 @@ class Program:
         Module path to its `training` flag at capture.
     shared
         Groups of names that were one Parameter or buffer.
+    settings
+        Module path, attribute and value of the plain numbers, flags and words that modules hold
+        (a dropout rate, for instance): constants of the capture.
     autocast
         Device type and data type of each ambient autocast under which the step was captured.
     """
@@ -237,6 +240,7 @@ class Program:
     guards: tuple[TensorGuard | LiteralGuard, ...]
     training: dict[str, bool]
     shared: tuple[tuple[str, ...], ...]
+    settings: tuple[tuple[str, str, int | float | str], ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
 
 

@@ -57,6 +57,10 @@ def _refuse_module(name: str, module: nn.Module, trace_hooks: bool) -> None:
             f"{name} ({kind}) has a full backward hook, which would not run in a replayed step; "
             "remove it, or put a hook on its parameters"
         )
+    if hasattr(module, "_orig_mod"):
+        raise CaptureError(f"{name} is compiled: capture the module it was made from (_orig_mod)")
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise CaptureError(f"{name} is a {kind}: capture its .module and wrap the replayed one")
     if isinstance(module, torch.jit.ScriptModule):
         raise CaptureError(f"{name} is a TorchScript module: capture the Python one")
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:

@@ -42,6 +42,11 @@ class Source:
     name: str = ""
     position: int = -1
 
+    @property
+    def label(self) -> str:
+        """A short name: the parameter's, or the kind and position."""
+        return shown(self.name) or f"{self.kind}.{self.position}"
+
 
 def shown(name: str) -> str:
     """A name in `Root` as the user knows it."""

@@ -17,6 +17,8 @@ from .program import Call, ValueMeta, ValueRef, refs_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .sources import Source
+
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"}
 _CHECKS = {"aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_constrain_range"}
 # batch norm kernels that update the running statistics in place although their schema denies it
@@ -135,7 +137,7 @@ class Traced:
 
 
 def trace_values(
-    joint: export.Joint, inputs: Sequence[torch.Tensor], shared: Sequence[int], mode: Any
+    joint: export.Joint, sources: Sequence[Source], shared: Sequence[int], mode: Any
 ) -> Traced:
     """Run the joint graph on fake tensors and number its values.
 
@@ -143,8 +145,8 @@ def trace_values(
     ----------
     joint
         The graph.
-    inputs
-        Stand-ins of the step's inputs.
+    sources
+        The step's inputs.
     shared
         For each of them the first one whose real tensor shares its memory (itself, mostly).
     mode
@@ -166,8 +168,10 @@ def trace_values(
                     env[node] = None
                     arguments.append(-1)
                     continue
+                label = f"{slot.role}.{slot.index}"
                 if slot.role == "input":
-                    fake = inputs[slot.index].detach()
+                    label = sources[slot.index].label
+                    fake = sources[slot.index].fake.detach()
                     if shared[slot.index] != slot.index and shared[slot.index] in owner:
                         values.merge(owner[shared[slot.index]], fake)
                 else:
@@ -176,7 +180,7 @@ def trace_values(
                         tuple(like.shape), like.stride(), dtype=like.dtype, device=like.device
                     )
                 env[node] = fake
-                number[node] = values.add(fake, f"{slot.role}.{slot.index}")
+                number[node] = values.add(fake, label)
                 arguments.append(number[node])  # type: ignore[arg-type]
                 if slot.role == "input":
                     owner.setdefault(shared[slot.index], arguments[-1])

@@ -146,7 +146,7 @@ def run_program(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any
                 owner.grad = value if owner.grad is None else owner.grad + value
             else:
                 with torch.enable_grad():
-                    owner.backward(value)
+                    owner.backward(value)  # type: ignore[no-untyped-call]
     return outputs
 
 
@@ -218,3 +218,29 @@ def differences(a: Outcome, b: Outcome) -> list[str]:
         elif isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor) or x != y:
             found.append(f"{name}: {type(x).__name__} and {type(y).__name__}")
     return found
+
+
+def compare(model: nn.Module, batch: Callable[[], Any], captured: Captured) -> list[str]:
+    """Differences between the eager step and the program, from the same state and seed."""
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plain = outcome(captured, batch(), run_eager, 5)
+    model.zero_grad()
+    for leaf in pytree.tree_leaves(batch()):
+        if isinstance(leaf, torch.Tensor):
+            leaf.grad = None
+    with torch.no_grad():
+        model.load_state_dict(state)
+    return differences(plain, outcome(captured, batch(), run_program, 5))
+
+
+def fresh(batch: Any) -> Any:
+    """The same batch in new tensors; tensors that were the same object stay so."""
+    known: dict[int, torch.Tensor] = {}
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        new = leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        return known.setdefault(id(leaf), new)
+
+    return pytree.tree_map(copy, batch)

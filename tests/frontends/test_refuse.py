@@ -1,0 +1,183 @@
+"""What cannot be captured exactly is refused, by name and with the user's line."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lowtide.frontends.torch import export
+from lowtide.frontends.torch.capture import capture
+from lowtide.solver.errors import CaptureError, InputError
+
+from .models import Lambda, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def branch(self: Any, x: torch.Tensor) -> Any:
+    """A branch on a value."""
+    if x.mean() > 0:
+        return self.lin(x).sum()
+    return -self.lin(x).sum()
+
+
+def counter(self: Any, x: torch.Tensor) -> Any:
+    """A Python counter that the result depends on."""
+    self.calls = getattr(self, "calls", 0) + 1
+    return self.lin(x).sum() * self.calls
+
+
+def keeps(self: Any, x: torch.Tensor) -> Any:
+    """An activation kept on the module."""
+    self.last = self.lin(x)
+    return self.last.sum()
+
+
+def seeds(self: Any, x: torch.Tensor) -> Any:
+    """A forward that sets the seed."""
+    torch.manual_seed(7)
+    return F.dropout(self.lin(x)).sum()
+
+
+def hooked(self: Any, x: torch.Tensor) -> Any:
+    """A hook on an activation."""
+    h: torch.Tensor = self.lin(x)
+    h.register_hook(lambda grad: grad * 2)  # type: ignore[no-untyped-call]
+    return h.sum()
+
+
+def moves_weight(self: Any, x: torch.Tensor) -> Any:
+    """A parameter changed in place."""
+    with torch.no_grad():
+        self.weight.mul_(0.9)
+    return (x @ self.weight).sum()
+
+
+def switches_on(self: Any, x: torch.Tensor) -> Any:
+    """An input that is made to require a gradient inside."""
+    return self.lin(x.requires_grad_()).sum()
+
+
+def twins(self: Any, x: torch.Tensor) -> Any:
+    """Two differentiable outputs in one storage."""
+    h = self.lin(x)
+    return h, h.t()
+
+
+def outgrows(self: Any, x: torch.Tensor) -> Any:
+    """A buffer that changes its shape."""
+    self.one = torch.cat([self.one, self.one])
+    return self.lin(x).sum()
+
+
+GENERATOR = torch.Generator()
+OUTSIDE = torch.randn(4, 4, requires_grad=True)
+REFUSED: list[tuple[Callable[..., Any], str]] = [
+    (branch, r"test_refuse\.py:\d+  if x\.mean\(\) > 0:: the step needs the value"),
+    (lambda self, x: self.lin(x[x[:, 0] > 0]).sum(), "needs the value of a tensor"),
+    (lambda self, x: self.lin(x).sum() * self.one.sum().item(), "needs the value of a tensor"),
+    (counter, "sets its attribute 'calls'"),
+    (keeps, "sets its attribute 'last'"),
+    (seeds, "PyTorch's generator"),
+    (lambda self, x: self.lin(x).sum() * random.random(), "Python's random module"),
+    (lambda self, x: self.lin(x).sum() * float(np.random.rand()), "NumPy's generator"),  # noqa: NPY002
+    (lambda self, x: (self.lin(x) + torch.rand(3, 4, generator=GENERATOR)).sum(), "own generator"),
+    (hooked, "hook is registered on a tensor"),
+    (moves_weight, "changes the param weight in place"),
+    (switches_on, "switches on the gradient"),
+    (twins, "outputs 0 and 1 share memory"),
+    (outgrows, "replaces the buffer one by a tensor of another shape"),
+    (lambda self, x: x * 2, "nothing that the step returns requires a gradient"),
+    (lambda self, x: (self.lin(x) @ OUTSIDE).sum(), "closes over a tensor of shape"),
+    (lambda self, x: F.embedding(torch.tensor([1]), self.weight, sparse=True).sum(), "sparse"),
+    (lambda self, x: (self.weight[:2], self.lin(x)), "is a view of the param weight"),
+    (lambda self, x: undefined(self.lin(x)), r"NameError: name 'undefined'"),  # type: ignore[name-defined]  # noqa: F821
+]
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED, ids=[m[:30] for _, m in REFUSED])
+def test_step_is_refused_by_name(body: Callable[..., Any], message: str) -> None:
+    """The error is one line that says what is in the way, and capture leaves no trace."""
+    model = Lambda(body)
+    before = set(model.__dict__)
+    state = torch.get_rng_state()
+    with pytest.raises(CaptureError, match=message) as caught:
+        capture(model, (rows(),), times="none")
+    assert "\n" not in str(caught.value)
+    assert set(model.__dict__) == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def with_hook(register: str) -> nn.Module:
+    """A model with a hook on its linear layer."""
+    model = Lambda(lambda self, x: self.lin(x).sum())
+    getattr(model.lin, register)(lambda *_: None)
+    return model
+
+
+MODULES: list[tuple[Callable[[], nn.Module], str]] = [
+    (lambda: with_hook("register_forward_hook"), "lin .Linear. has a forward hook"),
+    (lambda: with_hook("register_forward_pre_hook"), "lin .Linear. has a forward hook"),
+    (lambda: with_hook("register_full_backward_hook"), "lin .Linear. has a full backward hook"),
+    (lambda: nn.Sequential(nn.Embedding(9, 4, sparse=True)), "sparse gradients"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), MODULES, ids=[m for _, m in MODULES])
+def test_module_is_refused_by_name(make: Callable[[], nn.Module], message: str) -> None:
+    """Modules whose effects a replay would lose are named."""
+    with pytest.raises(CaptureError, match=message):
+        capture(make(), (rows(),), times="none")
+
+
+def test_dropout_between_recurrent_layers_is_refused() -> None:
+    """PyTorch's tracer would leave it out without a word."""
+    model = nn.GRU(4, 4, num_layers=2, dropout=0.5)
+    with pytest.raises(CaptureError, match="leaves out the dropout between recurrent layers"):
+        capture(model, (rows(),), lambda out: out[0].sum(), times="none")
+
+
+def test_meta_model_needs_a_device() -> None:
+    """A model without a place to run is refused with the way out."""
+    with torch.device("meta"):
+        model = nn.Linear(4, 4)
+    with pytest.raises(CaptureError, match="meta device: pass device="):
+        capture(model, (rows(),), lambda out: out.sum(), times="none")
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs a PyTorch without CUDA")  # type: ignore[no-untyped-call]
+def test_cuda_without_cuda_is_refused() -> None:
+    """A device that this PyTorch does not know would crash the process."""
+    with torch.device("meta"):
+        model = nn.Linear(4, 4)
+    with pytest.raises(CaptureError, match="built without CUDA"):
+        capture(model, (rows().to("meta"),), lambda out: out.sum(), times="none", device="cuda")
+
+
+def test_batch_and_loss_of_wrong_kinds() -> None:
+    """Arguments that make no sense are input errors."""
+    model = nn.Linear(4, 4)
+    with pytest.raises(InputError, match="the batch is a str"):
+        capture(model, "x", times="none")
+    with pytest.raises(InputError, match="the loss takes 3 arguments"):
+        capture(model, (rows(),), lambda a, b, c: a, times="none")
+    with pytest.raises(InputError, match="the loss is a int"):
+        capture(model, (rows(),), 3, times="none")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the model is a function"):
+        capture(rows, (rows(),), times="none")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="choose roofline"):
+        capture(model, (rows(),), times="guess")  # type: ignore[arg-type]
+
+
+def test_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PyTorch outside the tried range is refused before anything private is touched."""
+    monkeypatch.setattr(torch, "__version__", "2.10.1+cpu")
+    with pytest.raises(CaptureError, match=r"2\.10\.1 is not supported: capture needs 2\.11"):
+        export.check_version()
