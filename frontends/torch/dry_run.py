@@ -69,14 +69,15 @@ def renew(sources: Sequence[Source], mode: Any) -> None:
     for source in sources:
         old = source.fake
         source.fake = make_fake(mode, old.detach(), None, source.kind)
-        source.fake.requires_grad_(source.kind != "constant" and source.real.requires_grad)
+        if source.kind != "constant" and source.real.requires_grad:
+            source.fake.requires_grad_()
 
 
 def plan_outputs(leaves: list[Any], sources: Sequence[Source], versions: Sequence[int]) -> Plan:
     """Decide how each leaf of the output is returned."""
     owner = {export.storage_key(s.fake): i for i, s in enumerate(sources)}
     plan = Plan()
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [t for t in leaves if isinstance(t, torch.Tensor) and not export.is_plain(t)]
     wanted = [t for t in tensors if t.requires_grad]
     losses = [t for t in wanted if t.dim() == 0 and t.is_floating_point()]
     if not wanted:
@@ -88,8 +89,12 @@ def plan_outputs(leaves: list[Any], sources: Sequence[Source], versions: Sequenc
     known: dict[int, int] = {}
     shares: dict[int, int] = {}
     for index, leaf in enumerate(leaves):
-        if not isinstance(leaf, torch.Tensor):
-            if holds_tensors(leaf):
+        if not isinstance(leaf, torch.Tensor) or export.is_plain(leaf):
+            if holds_gradient(leaf):
+                raise CaptureError(
+                    f"output {index} is a tensor from outside the step that requires a gradient"
+                )
+            if not isinstance(leaf, torch.Tensor) and holds_tensors(leaf):
                 raise CaptureError(
                     f"output {index} is a {type(leaf).__name__} with tensors inside, which cannot "
                     "be taken apart; return its tensors, or switch it off (use_cache=False)"
@@ -121,6 +126,11 @@ def plan_outputs(leaves: list[Any], sources: Sequence[Source], versions: Sequenc
         entry.result = known[id(leaf)] = len(plan.returned)
         plan.returned.append(index)
     return plan
+
+
+def holds_gradient(leaf: Any) -> bool:
+    """Whether a leaf is a tensor from outside the step that would carry gradients."""
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
 def label(source: Source) -> str:

@@ -119,7 +119,7 @@ def make_fake(
         fake = torch.empty_strided(
             tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=where
         )
-    return fake.requires_grad_(tensor.requires_grad)
+    return fake.requires_grad_() if tensor.requires_grad else fake
 
 
 def shared_memory(sources: list[Source], changed: set[int]) -> list[int]:

@@ -240,7 +240,8 @@ def penalty() -> Made:
 
     def loss(out: torch.Tensor) -> torch.Tensor:
         (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-        return out.mean() + (grad.norm(dim=1) - 1).square().mean()
+        slope: torch.Tensor = grad.norm(dim=1)
+        return out.mean() + (slope - 1).square().mean()
 
     return model, (x,), loss
 
