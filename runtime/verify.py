@@ -202,7 +202,9 @@ class _Trainee:
     def step(self, batch: Any, pick: Callable[[Any], torch.Tensor]) -> tuple[Any, list[Any]]:
         """Forward and backward of one batch; the loss, and the leaves of the batch."""
         _, args, kwargs = split_batch(batch)
-        loss = pick(self.call(args, kwargs))
+        # The caller of a step holds all that it returns until the backward is done.
+        output = self.call(args, kwargs)
+        loss = pick(output)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), pytree.tree_leaves((args, kwargs))
 

@@ -148,7 +148,7 @@ class Views(nn.Module):
         keep = h.exp()
         q, k, v = h.chunk(3, dim=-1)
         q = q * 1.0
-        q[..., :2].mul_(0.5)
+        q.mul_(0.5)
         buffer = torch.zeros_like(k)
         buffer[:, 1::2] = k[:, 1::2] * 3
         scores = q @ buffer.transpose(0, 1)
@@ -203,7 +203,7 @@ def _transformers(name: str) -> Case:
     elif name == "llama":
         config = transformers.LlamaConfig(
             num_hidden_layers=2, hidden_size=16, intermediate_size=32, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=16, **common,
+            num_key_value_heads=2, max_position_embeddings=16, **common,
         )  # fmt: skip
         model = transformers.LlamaForCausalLM(config)
     else:
@@ -215,7 +215,7 @@ def _transformers(name: str) -> Case:
 
     def batch(seed: int) -> dict[str, torch.Tensor]:
         ids = torch.randint(0, 61, (2, 8), generator=torch.Generator().manual_seed(seed))
-        return {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
+        return {"input_ids": ids, "labels": ids}
 
     return Case(model.train(), None, batch)
 
