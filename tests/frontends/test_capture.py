@@ -123,8 +123,8 @@ def test_structured_output_comes_back_in_its_own_classes() -> None:
     program = captured.program
     out: Any = tree_unflatten(list(range(len(program.outputs))), program.out_spec)
     extra: Any = out["extra"]
-    assert type(extra) is models.Extra
     assert program.outputs[extra.name].literal == "s"
+    assert type(extra) is models.Extra
     assert program.outputs[out["hidden"][1]].literal is None
     position = program.outputs[out["input"]].input_position
     assert position is not None
