@@ -58,17 +58,21 @@ class Run:
     ----------
     code
         The generated step.
+    device
+        Where its outputs are.
     tangents
         For each tangent: place in the outputs of its output, shape, strides, dtype, device.
     saved
         Values that backward needs; None once a backward has consumed them.
     """
 
-    __slots__ = ("code", "names", "running", "saved", "taken", "tangents", "watched")
+    __slots__ = ("code", "device", "running", "saved", "taken", "tangents", "watched")
 
     def __init__(self, code: StepCode, tangents: Sequence[Tangent], saved: list[Any]) -> None:
         self.code = code
         self.tangents = tangents
+        # Tokens live where the outputs do, so that all nodes run on one thread and stream.
+        self.device = torch.device("cpu")
         self.saved: list[Any] | None = saved
         self.watched: list[tuple[torch.Tensor, int, str]] = []
         self.running: Generator[None, None, None] | None = None
@@ -159,7 +163,7 @@ class _Stage(torch.autograd.Function):
         ctx.run, ctx.stage = run, stage
         ctx.set_materialize_grads(False)
         if stage > 0:
-            return torch.empty(0)
+            return torch.empty(0, device=run.device)
         outputs = tuple(made)
         made.clear()
         return outputs
@@ -220,6 +224,7 @@ def attach(
         For each stage: the tensors whose gradients it gives, in its order.
     """
     token: torch.Tensor | None = None
+    run.device = outputs[0].device
     for stage in range(len(leaves) - 1, 0, -1):
         token = _stage.apply(run, stage, None, token, *leaves[stage])
     result: tuple[torch.Tensor, ...] = _stage.apply(run, 0, outputs, token, *leaves[0])

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..solver.errors import ReplayError
 from .flatten import children, describe_structure, flatten_lines, leaf_names
-from .literals import Namespace
+from .literals import Namespace, write_argument
 from .source import build_functions
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class Guards:
         """The error that names the first difference."""
         return ReplayError(
             _training_difference(self.program, model, loss_fn)
+            or _settings_difference(self.program, model, loss_fn)
+            or _autocast_difference(self.program)
             or _argument_difference(self.program, args, kwargs)
             or self._state_difference(model, loss_fn)
             or f"the call differs from the captured one: {_ADVICE}"
@@ -174,6 +176,41 @@ def _training_difference(program: Program, model: nn.Module, loss_fn: Any) -> st
             return (
                 f"{where} is in {now} mode and was captured in {then} mode: "
                 f"call .{then}() on it, or capture and solve again"
+            )
+    return None
+
+
+def _settings_difference(program: Program, model: nn.Module, loss_fn: Any) -> str | None:
+    modules = _modules(model, loss_fn)
+    for path, name, value in program.settings:
+        if path not in modules:
+            return f"module {path} is gone since capture: capture again"
+        found = getattr(modules[path], name, None)
+        if not same_literal(found, value):
+            where = f"{path}.{name}" if path else name
+            return (
+                f"{where} is {found!r} and was {value!r} when captured, which is a constant of the "
+                "plan: capture and solve again"
+            )
+    return None
+
+
+def _autocast_kinds(program: Program) -> list[str]:
+    """Device types whose autocast matters."""
+    kinds = {"cpu", *(meta.device.type for meta in program.value_meta)}
+    return sorted((kinds | {kind for kind, _ in program.autocast}) - {"meta"})
+
+
+def _autocast_difference(program: Program) -> str | None:
+    planned = dict(program.autocast)
+    for kind in _autocast_kinds(program):
+        found = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        wanted = planned.get(kind)
+        if found is not wanted:
+            now, then = (f"on ({dtype})" if dtype else "off" for dtype in (found, wanted))
+            return (
+                f"autocast on {kind} is {now} and was {then} when captured: call under the same "
+                "autocast, or capture and solve again"
             )
     return None
 
@@ -328,7 +365,11 @@ def _state_lines(program: Program, inputs: list[InputSpec], names: Namespace) ->
     module_names: dict[str, str] = {"": "model", LOSS: "loss_fn"}
     of_loss = any(
         path == LOSS or path.startswith(f"{LOSS}.")
-        for path in (*program.training, *(spec.fqn for spec in inputs))
+        for path in (
+            *program.training,
+            *(spec.fqn for spec in inputs),
+            *(path for path, _, _ in program.settings),
+        )
     )
 
     def module(path: str) -> str:
@@ -349,6 +390,20 @@ def _state_lines(program: Program, inputs: list[InputSpec], names: Namespace) ->
         module_names.pop(LOSS)
     for path, flag in program.training.items():
         lines.append(f"if {module(path)}.training is not {flag}: return None")
+    settings: dict[str, list[str]] = {}
+    for path, name, value in program.settings:
+        text = write_argument(value, names, lambda _: None)
+        settings.setdefault(module(path), []).append(f"{module(path)}.{name} != {text}")
+    lines.extend(f"if {' or '.join(tests)}: return None" for tests in settings.values())
+    names.globals["autocast_on"] = torch.is_autocast_enabled
+    names.globals["autocast_dtype"] = torch.get_autocast_dtype
+    planned = dict(program.autocast)
+    for kind in _autocast_kinds(program):
+        test = f"autocast_on({kind!r})"
+        if kind in planned:
+            dtype = names.bind(planned[kind], str(planned[kind]))
+            test = f"not {test} or autocast_dtype({kind!r}) is not {dtype}"
+        lines.append(f"if {test}: return None")
     places: dict[str, str] = {}
     for place, spec in enumerate(inputs):
         if spec.kind not in ("param", "buffer"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -248,7 +249,14 @@ def profiled(name: str) -> tuple[Case, Captured]:
     return case, profile(capture(case.model, case.batch(0), case.loss_fn), budget_s=5, cache=False)
 
 
-def fresh(name: str) -> tuple[Case, Captured]:
-    """A case and its capture, for tests that change the model."""
+@functools.cache
+def _captured(name: str) -> tuple[Case, Captured]:
     case = make(name)
     return case, capture(case.model, case.batch(0), case.loss_fn)
+
+
+def fresh(name: str) -> tuple[Case, Captured]:
+    """A case with a model of its own and its capture, for tests that change the model."""
+    case, captured = _captured(name)
+    model = copy.deepcopy(case.model)
+    return replace(case, model=model), replace(captured, model=model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import random
 import weakref
@@ -44,10 +45,16 @@ def _net(seed: int = 0) -> nn.Sequential:
     )
 
 
-def _pair(loss_fn: Any = square) -> tuple[nn.Module, ReplayModule, torch.Tensor]:
-    """The same net plain and replayed, and a batch."""
+@functools.cache
+def _shared() -> tuple[ReplayModule, torch.Tensor]:
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(7))
-    return _net(), _replayed(_net(), x, loss_fn), x
+    return _replayed(_net(), x, square), x
+
+
+def _pair() -> tuple[nn.Module, ReplayModule, torch.Tensor]:
+    """The same net plain and replayed, and a batch."""
+    module, x = _shared()
+    return _net(), copy.deepcopy(module), x
 
 
 def _parameters(module: nn.Module) -> list[Any]:
@@ -186,7 +193,7 @@ def test_hooks_of_parameters() -> None:
 @pytest.mark.parametrize("stages", [1, 3, 100])
 def test_optimizer_inside_backward(stages: int) -> None:
     """An optimizer that steps in gradient hooks never changes a weight that is still to be read."""
-    captured = capture(_net(), torch.ones(5, 6), square)
+    captured = _pair()[1].captured
     schedule = random_schedule(captured.graph, random.Random(5), drop=0.6)
     module = _with_stages(captured, schedule, stages)
     plain, x = _net(), torch.ones(5, 6)
@@ -214,8 +221,8 @@ def _with_stages(captured: Any, schedule: Schedule, stages: int) -> ReplayModule
 @pytest.mark.parametrize("stages", [1, 2, 5, 100])
 def test_stages_do_not_change_results(stages: int) -> None:
     """However many stages backward has, gradients and peak accumulation are the same."""
-    plain, _, x = _pair()
-    captured = capture(_net(), x, square)
+    plain, module, x = _pair()
+    captured = module.captured
     module = _with_stages(captured, Schedule.keep_everything(captured.graph), stages)
     assert len(module._wiring.code.stages) <= stages
     assert sum(map(len, module._wiring.code.stages)) == 6
@@ -229,7 +236,7 @@ def test_stages_do_not_change_results(stages: int) -> None:
 
 def test_stages_hand_gradients_over_early() -> None:
     """With several stages the last layers' gradients are there before backward has ended."""
-    captured = capture(_net(), torch.ones(5, 6), square)
+    captured = _pair()[1].captured
     module = _with_stages(captured, Schedule.keep_everything(captured.graph), 100)
     assert len(module._wiring.code.stages) > 2
     early: list[int] = []
@@ -322,7 +329,7 @@ def test_dropping_the_loss_frees_memory_at_once() -> None:
 
 def test_partial_backward_frees_memory() -> None:
     """When the engine needs only the last stage, the rest of the backward is not kept."""
-    captured = capture(_net(), torch.ones(5, 6), square)
+    captured = _pair()[1].captured
     module = _with_stages(captured, Schedule.keep_everything(captured.graph), 100)
     loss = module(torch.ones(5, 6))
     torch.autograd.grad(loss, list(module.parameters())[-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,10 +51,19 @@ def _x() -> torch.Tensor:
     return torch.ones(3, 4)
 
 
-def _module(loss_fn: Any = square, batch: Any = None) -> ReplayModule:
+@functools.cache
+def _shared_module() -> ReplayModule:
+    return _replayed((_x(), (_x(), {"z": _x()}), 2.0))
+
+
+def _module() -> ReplayModule:
+    """A module of its own for each test."""
+    return copy.deepcopy(_shared_module())
+
+
+def _replayed(batch: Any) -> ReplayModule:
     torch.manual_seed(0)
-    given = (_x(), (_x(), {"z": _x()}), 2.0) if batch is None else batch
-    captured = capture(Net(), given, loss_fn)
+    captured = capture(Net(), batch, square)
     return replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))
 
 
@@ -108,7 +119,7 @@ def test_same_call_written_differently() -> None:
 def test_keyword_order_does_not_matter() -> None:
     """Keywords may come in any order."""
     batch = {"x": _x(), "pair": (_x(), {"z": _x()}), "mode": "sum", "y": _x() * 2}
-    module = _module(batch=batch)
+    module = _replayed(batch)
     found = []
     for names in (list(batch), list(batch)[::-1]):
         torch.manual_seed(1)
@@ -140,6 +151,7 @@ _STATE = {
     "untied": (lambda m: setattr(m.tied, "weight", _weight(4, 4)), "two now"),
     "gone": (lambda m: delattr(m, "b"), "module b is gone"),
     "buffer": (lambda m: setattr(m, "scale", torch.ones(1)), r"buffer scale is float32\[1\]"),
+    "rate": (lambda m: setattr(m.drop, "p", 0.25), "drop.p is 0.25 and was 0.5 when captured"),
     "bias gone": (lambda m: setattr(m.a, "bias", None), "no parameter a.bias"),
     "one in eval": (lambda m: m.drop.eval(), "drop is in eval mode and was captured in train"),
 }
@@ -196,15 +208,37 @@ def test_captured_in_eval_replays_in_eval() -> None:
         _good(module.train())
 
 
-def test_ambient_autocast_is_off_inside() -> None:
-    """Autocast around the call does not change a step captured without it."""
+def test_autocast_must_be_as_captured() -> None:
+    """Autocast around a call that was captured without it is refused."""
     module = _module()
-    torch.manual_seed(1)
-    wanted = _good(module)
-    torch.manual_seed(1)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = _good(module)
-    assert torch.equal(found, wanted)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ReplayError, match=r"autocast on cpu is on \(torch.bfloat16\) and was off"),
+    ):
+        _good(module)
+
+
+def test_ambient_autocast_is_off_inside() -> None:
+    """A step captured under autocast is exact under it, and is refused without it."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.ones(3, 4)
+
+    def cast() -> torch.autocast:
+        return torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False)
+
+    with cast():
+        captured = capture(net, x, square)
+    module = replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))
+    found = []
+    for run in (lambda x: square(net(x)), module):
+        net.zero_grad()
+        with cast():
+            loss = run(x)
+        loss.backward()
+        found.append([loss, *(p.grad for p in net.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    with pytest.raises(ReplayError, match="autocast on cpu is off and was on"):
+        module(x)
 
 
 def test_plan_of_another_graph_is_refused() -> None:
