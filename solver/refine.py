@@ -10,13 +10,14 @@ Between rounds the realised schedule is polished by local search, which gives th
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .milp.problem import Outcome
 from .milp.staged import build
-from .milp.stages import free_tensors, split_at, whole
+from .milp.stages import cut_after, free_tensors, split_at, whole
 from .schedule import Schedule
 from .simulate import simulate
 
@@ -48,8 +49,8 @@ def refine(
     control = incumbent.control
     stages = whole(graph)
     if len(stages) == 1:
-        peak_op = _worst(graph, _realised(graph, search), stages)
-        stages = stages if peak_op is None else split_at(stages, peak_op)
+        slot = _Peaks(graph, search.measure(range(len(graph.ops)))).worst(stages, 0)
+        stages = stages if slot is None else slot.cut(stages)
     share = 0
     free = free_tensors(graph, incumbent.room, SHARES[share])
     while not control.over:
@@ -109,10 +110,6 @@ def _polish(graph: Graph, incumbent: Incumbent, search: Search, realised: Found 
             return
 
 
-def _realised(graph: Graph, search: Search) -> Found:
-    return search.measure(range(len(graph.ops)))
-
-
 def _refined(
     graph: Graph,
     incumbent: Incumbent,
@@ -124,13 +121,14 @@ def _refined(
     stages = program.stages
     finer = stages
     if realised.peak > incumbent.room:
-        op = _worst(graph, realised, stages, limit=incumbent.room)
-        if op is not None:
-            finer = split_at(finer, op)
-            apart = max(4, len(graph.ops) // 20)
-            second = _worst(graph, realised, finer, limit=incumbent.room, away=(op, apart))
+        peaks = _Peaks(graph, realised)
+        first = peaks.worst(stages, incumbent.room)
+        if first is not None:
+            finer = first.cut(finer)
+            peaks.forget_around(first.op, max(4, len(graph.ops) // 20))
+            second = peaks.worst(finer, incumbent.room)
             if second is not None:
-                finer = split_at(finer, second)
+                finer = second.cut(finer)
     if finer != stages:
         return finer
     planned = program.recompute_ns(values)
@@ -142,35 +140,52 @@ def _refined(
     return stages
 
 
-def _worst(
-    graph: Graph,
-    found: Found,
-    stages: tuple[Stage, ...],
-    *,
-    limit: int = -1,
-    away: tuple[int, int] | None = None,
-) -> int | None:
-    """The base op, outside exact stages, with the highest peak before or during it.
+@dataclass(frozen=True)
+class _Slot:
+    """A place above the budget: a base op, or the recomputations before it."""
 
-    `away` = (op, distance) asks for one at least that far from `op`.
-    """
-    simulation = simulate(graph, Schedule.from_computes(graph, found.computes))
-    resident = graph.resident_bytes
-    peaks = np.zeros(len(graph.ops), dtype=np.int64)
-    high, seen = 0, set()
-    for op, during in zip(simulation.ops, simulation.during_bytes, strict=True):
-        high = max(high, during - resident)
-        if op not in seen:
+    op: int
+    before: bool
+
+    def cut(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        """The end of a stage bounds memory during its last op; recomputations need an exact one."""
+        return split_at(stages, self.op) if self.before else cut_after(stages, self.op)
+
+
+class _Peaks:
+    """Peaks of a schedule (resident bytes not counted) during base ops, and before them."""
+
+    def __init__(self, graph: Graph, found: Found) -> None:
+        simulation = simulate(graph, Schedule.from_computes(graph, found.computes))
+        resident = graph.resident_bytes
+        self.during = np.zeros(len(graph.ops), dtype=np.int64)
+        self.before = np.zeros(len(graph.ops), dtype=np.int64)
+        high, seen = 0, set()
+        for op, live in zip(simulation.ops, simulation.during_bytes, strict=True):
+            if op in seen:
+                high = max(high, live - resident)
+                continue
             seen.add(op)
-            peaks[op] = high
+            self.during[op], self.before[op] = live - resident, high
             high = 0
-    for stage in stages:
-        if stage.exact:
-            peaks[stage.first] = 0
-    if away is not None:
-        peaks[max(0, away[0] - away[1]) : away[0] + away[1] + 1] = 0
-    op = int(peaks.argmax())
-    return op if peaks[op] > max(0, limit) else None
+
+    def worst(self, stages: tuple[Stage, ...], limit: int) -> _Slot | None:
+        """The highest peak above `limit` bytes that the cut does not follow exactly yet."""
+        for stage in stages:
+            self.during[stage.last] = 0
+            if stage.exact:
+                self.before[stage.first] = 0
+        slots = [
+            (int(peaks.max()), _Slot(int(peaks.argmax()), before))
+            for peaks, before in ((self.during, False), (self.before, True))
+        ]
+        peak, slot = max(slots, key=lambda pair: pair[0])
+        return slot if peak > limit else None
+
+    def forget_around(self, op: int, distance: int) -> None:
+        """Leave out what is near `op`."""
+        for peaks in (self.during, self.before):
+            peaks[max(0, op - distance) : op + distance + 1] = 0
 
 
 def _recomputed_per_stage(

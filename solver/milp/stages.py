@@ -52,6 +52,17 @@ def split_at(stages: tuple[Stage, ...], op: int) -> tuple[Stage, ...]:
     return tuple(result)
 
 
+def cut_after(stages: tuple[Stage, ...], op: int) -> tuple[Stage, ...]:
+    """End a stage with `op`, so that memory during it is bounded. The same cut if one does."""
+    result: list[Stage] = []
+    for stage in stages:
+        if stage.first <= op < stage.last:
+            result += [Stage(stage.first, op), Stage(op + 1, stage.last)]
+        else:
+            result.append(stage)
+    return tuple(result)
+
+
 @dataclass(frozen=True, eq=False)
 class Relevance:
     """What can still matter when base ops first.. are to run.

@@ -8,14 +8,24 @@ annealing on an exact evaluator is that of FastSA (Imanishi et al. 2023); the sp
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
-from .evaluate import Arrays, arrays_of, cost, expand, expand_carried
+from .evaluate import (
+    DROP,
+    KEEP,
+    KEEP_BOTH,
+    KEEP_REMADE,
+    Arrays,
+    arrays_of,
+    cost,
+    expand,
+    expand_carried,
+)
+from .gaps import Gaps, gaps_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,50 +60,66 @@ def _pick(weight: Floats) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _propose(
-    rule: Bytes, trial: Bytes, movable: Ints, weight: Floats, begin: Ints, end: Ints, owner: Ints,
-    ptr: Ints, over: bool, where: int,
-) -> None:  # fmt: skip
+def _propose(rule: Bytes, trial: Bytes, gaps: Gaps, ptr: Ints, over: bool, where: int) -> None:
     """Write a neighbour of `rule` into `trial`."""
     trial[:] = rule
     kind = np.random.random()  # noqa: NPY002
-    pick = movable[_pick(weight)]
-    if kind < 0.35:  # aim at the peak, or at what is recomputed
+    at = _pick(gaps.weight)
+    pick = gaps.movable[at]
+    value = np.random.randint(4)  # noqa: NPY002
+    if kind < 0.33:  # aim at the peak, or at what is recomputed
         for _ in range(30):
-            pick = movable[_pick(weight)]
-            kept = rule[pick] == 1 or rule[pick] == 3
-            if over and kept and begin[pick] < where < end[pick]:
-                trial[pick] = 0 if np.random.random() < 0.5 else 2  # noqa: NPY002
+            pick = gaps.movable[_pick(gaps.weight)]
+            kept = rule[pick] == KEEP or rule[pick] == KEEP_BOTH
+            if over and kept and gaps.begin[pick] < where < gaps.end[pick]:
+                trial[pick] = DROP if np.random.random() < 0.5 else KEEP_REMADE  # noqa: NPY002
                 return
             if not over and not kept:
-                trial[pick] = 1 if np.random.random() < 0.7 else 3  # noqa: NPY002
+                trial[pick] = KEEP if np.random.random() < 0.7 else KEEP_BOTH  # noqa: NPY002
                 return
-        trial[pick] = np.random.randint(4)  # noqa: NPY002
+        trial[pick] = value
+    elif kind < 0.63:
+        trial[pick] = value
     elif kind < 0.70:
-        trial[pick] = np.random.randint(4)  # noqa: NPY002
-    elif kind < 0.80:
-        t = owner[pick]
-        value = np.random.randint(4)  # noqa: NPY002
+        t = gaps.owner[pick]
         for gap in range(ptr[t], ptr[t + 1]):
             trial[gap] = value
-    else:  # exchange
+    elif kind < 0.90:  # exchange
         for _ in range(20):
-            at = _pick(weight)
+            at = _pick(gaps.weight)
             other_at = at + np.random.randint(-25, 26)  # noqa: NPY002
-            if other_at < 0 or other_at >= len(movable):
+            if other_at < 0 or other_at >= len(gaps.movable):
                 continue
-            one, other = movable[at], movable[other_at]
+            one, other = gaps.movable[at], gaps.movable[other_at]
             if rule[one] != rule[other]:
                 trial[one], trial[other] = rule[other], rule[one]
                 return
-        trial[pick] = np.random.randint(4)  # noqa: NPY002
+        trial[pick] = value
+    else:  # the same in several repeated blocks
+        first, last = gaps.alike_ptr[gaps.alike_of[at]], gaps.alike_ptr[gaps.alike_of[at] + 1]
+        low = np.random.randint(first, last)  # noqa: NPY002
+        high = np.random.randint(first, last)  # noqa: NPY002
+        if low > high:
+            low, high = high, low
+        other_at = at + np.random.randint(-25, 26)  # noqa: NPY002
+        if kind < 0.95 or other_at < 0 or other_at >= len(gaps.movable):
+            for i in range(low, high + 1):
+                trial[gaps.alike_idx[i]] = value
+            return
+        second = gaps.alike_ptr[gaps.alike_of[other_at]]
+        size = gaps.alike_ptr[gaps.alike_of[other_at] + 1] - second
+        if size != last - first:
+            trial[pick] = value
+            return
+        for i in range(low, high + 1):
+            one, other = gaps.alike_idx[i], gaps.alike_idx[second + i - first]
+            trial[one], trial[other] = rule[other], rule[one]
 
 
 @njit(cache=True, nogil=True)
 def _anneal(
-    g: Arrays, rule: Bytes, best: Bytes, best_key: Ints, movable: Ints, weight: Floats, begin: Ints,
-    end: Ints, owner: Ints, room: int, penalty: float, hot: float, cold: float, moves: int,
-    computes: Ints,
+    g: Arrays, rule: Bytes, best: Bytes, best_key: Ints, gaps: Gaps, room: int, penalty: float,
+    hot: float, cold: float, moves: int, computes: Ints,
 ) -> int:  # fmt: skip
     """Anneal `rule` in place; keep the best in `best`, its excess and time in `best_key`.
 
@@ -105,7 +131,7 @@ def _anneal(
     value = time + penalty * max(0, peak - room)
     above = 0
     for step in range(moves):
-        _propose(rule, trial, movable, weight, begin, end, owner, g.gap_ptr, peak > room, where)
+        _propose(rule, trial, gaps, g.gap_ptr, peak > room, where)
         length = expand(g, trial, computes)
         if length < 0:
             continue
@@ -152,28 +178,9 @@ class Search:
         self._seed = seed
         count = len(graph.ops)
         self._buffer = np.zeros(12 * count + 1000, dtype=np.int64)
-        a = graph.arrays
-        total = int(self.arrays.gap_ptr[-1])
-        self.begin = np.zeros(total, dtype=np.int64)
-        self.end = np.zeros(total, dtype=np.int64)
-        self.owner = np.zeros(total, dtype=np.int64)
-        can_move = np.zeros(total, dtype=np.bool_)
-        for t in range(len(a.size)):
-            if a.producer[t] < 0:
-                continue
-            at = [int(a.producer[t]), *a.users(t).tolist(), count]
-            for j, (begin, end) in enumerate(itertools.pairwise(at)):
-                gap = int(self.arrays.gap_ptr[t]) + j
-                self.begin[gap], self.end[gap], self.owner[gap] = begin, end, t
-                tail = end == count
-                useful = end - begin > 1 and (not tail or len(at) > 2)
-                can_move[gap] = useful and not self.arrays.forced[t] and a.size[t] > 0
-        self.movable = np.flatnonzero(can_move)
-        # Large tensors that would stay long are where most of the gain lies.
-        length = (self.end - self.begin)[self.movable].astype(np.float64)
-        weight = a.size[self.owner[self.movable]] * np.sqrt(length)
-        self.weight: Floats = np.cumsum(weight, dtype=np.float64)
-        self.base_time = int(a.time.sum())
+        self.gaps = gaps_of(graph, self.arrays)
+        self.movable = self.gaps.movable
+        self.base_time = int(graph.arrays.time.sum())
 
     def measure(self, computes: Sequence[int]) -> Found:
         """Time and peak of a sequence."""
@@ -207,10 +214,10 @@ class Search:
             else:
                 pending.append(op)
         for gap in range(len(rule)):
-            runs = stage_runs.get(int(producer[self.owner[gap]]), ())
-            inside = [b for b in runs if self.begin[gap] < b <= self.end[gap]]
+            runs = stage_runs.get(int(producer[self.gaps.owner[gap]]), ())
+            inside = [b for b in runs if self.gaps.begin[gap] < b <= self.gaps.end[gap]]
             if inside:
-                late = inside[-1] == self.end[gap]
+                late = inside[-1] == self.gaps.end[gap]
                 rule[gap] = 0 if late else 2
         return rule
 
@@ -262,8 +269,8 @@ class Search:
             share = min(share, 1.0)
             hot = self.base_time * heat * (cold / heat) ** share
             above = _anneal(
-                self.arrays, current, best, key, self.movable, self.weight, self.begin, self.end,
-                self.owner, room, penalty, hot, hot * 0.9, chunk, self._buffer,
+                self.arrays, current, best, key, self.gaps, room, penalty, hot, hot * 0.9, chunk,
+                self._buffer,
             )  # fmt: skip
             done += chunk
             # Hover at the budget, and settle below it towards the end.
