@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -20,6 +20,15 @@ from .refuse import refuse_modules, untouched
 from .sources import home_device, input_sources, module_sources
 from .step import Root, Step
 from .watch import error_origin
+
+
+class Traced(NamedTuple):
+    """A step, its fake mode, the device it runs on, and its joint graph."""
+
+    step: Step
+    mode: Any
+    device: torch.device
+    joint: export.Joint
 
 
 def capture(
@@ -78,19 +87,21 @@ def capture(
 
     root = Root(model, loss_fn, loss_batch if takes_batch else None)
     flat, in_spec = pytree.tree_flatten((args, kwargs))
-    mode = export.new_fake_mode()
-    sources = [*module_sources(mode, root, where), *input_sources(mode, flat, in_spec, where)]
-    lstm = any(isinstance(m, nn.LSTM) for m in root.modules())
-    step = Step(root, sources, flat, in_spec, trace_hooks=trace_hooks)
-    home = home_device(sources)
-    with untouched(root), export.tracing(lstm=lstm):
-        dry_run(step, mode)
-        try:
-            joint = export.export_joint(step, [source.fake for source in step.sources])
-        except CaptureError:
+
+    def attempt(compiled: bool) -> Traced:
+        mode = export.new_fake_mode()
+        sources = [*module_sources(mode, root, where), *input_sources(mode, flat, in_spec, where)]
+        step = Step(root, sources, flat, in_spec, trace_hooks=trace_hooks)
+        return trace(step, mode, compiled=compiled)
+
+    try:
+        traced = attempt(compiled=False)
+    except CaptureError as error:
+        # Asked for values, or worse; libraries that know they are compiled do without.
+        if error.__cause__ is None:
             raise
-        except Exception as error:
-            raise CaptureError(failure(error)) from error
+        traced = attempt(compiled=True)
+    step, mode, home, joint = traced
     program = lower(
         joint,
         step,
@@ -110,6 +121,22 @@ def capture(
         device=home,
     )
     return with_times(captured, times)
+
+
+def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
+    """Run the step on fake tensors, then trace it; user code sees whether it is `compiled`."""
+    root: Root = step.__dict__["root"]
+    home = home_device(step.sources)
+    lstm = any(isinstance(m, nn.LSTM) for m in root.modules())
+    with untouched(root), export.tracing(compiled=compiled, lstm=lstm):
+        dry_run(step, mode)
+        try:
+            joint = export.export_joint(step, [source.fake for source in step.sources])
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise CaptureError(failure(error)) from error
+    return Traced(step, mode, home, joint)
 
 
 def with_times(captured: Captured, times: str) -> Captured:

@@ -2,8 +2,8 @@
 
 The step is traced by running it, autograd included, under AOTAutograd's tracer on fake tensors:
 `aot_export_joint_with_descriptors` without decompositions. Nothing is computed and no activation is
-allocated. User code sees `torch.compiler.is_compiling()`, which is what model libraries test before
-they look at the values of a mask.
+allocated. User code that asks for values may be told that it is compiled
+(`torch.compiler.is_compiling()`): model libraries then take a path that fits all masks.
 """
 
 from __future__ import annotations
@@ -139,8 +139,22 @@ def origin_of(node: fx.Node) -> str:
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Tell user code that it is being compiled, and keep PyTorch from warning about it.
+def real_values() -> Iterator[None]:
+    """Compute on real tensors in the middle of a trace."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), torch.no_grad():
+        yield
+
+
+def transforming() -> bool:
+    """Whether a function transform such as vmap runs."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@contextlib.contextmanager
+def compiling(compiled: bool) -> Iterator[None]:
+    """Tell user code whether it is being compiled, and keep PyTorch from warning about it.
 
     Not that it is being exported: libraries then choose other operators than in training.
     """
@@ -148,7 +162,7 @@ def compiling() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("torch._functorch", "torch._subclasses")]
     levels = [logger.level for logger in loggers]
     try:
-        torch.compiler._is_compiling_flag = True
+        torch.compiler._is_compiling_flag = compiled
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
@@ -191,9 +205,9 @@ def checkpoints_off() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tracing(*, lstm: bool) -> Iterator[None]:
+def tracing(*, compiled: bool, lstm: bool) -> Iterator[None]:
     """All that holds while a step is traced; `lstm` says whether it has one."""
-    with plain_autocast(), compiling(), checkpoints_off(), plain_lstm(lstm):
+    with plain_autocast(), compiling(compiled), checkpoints_off(), plain_lstm(lstm):
         yield
 
 

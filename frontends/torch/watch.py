@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...solver.errors import CaptureError
 from . import export
+from .known import Known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,6 +62,7 @@ class Watch(TorchFunctionMode):
         self.names = names
         self.adopt = adopt
         self.trace_hooks = trace_hooks
+        self.known = Known()
         self.path: list[str] = []
         self._handles: list[Any] = []
 
@@ -99,12 +101,16 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run `func` on stand-ins."""
+        name = getattr(func, "__name__", "")
+        # Also from PyTorch's own code: its tensors for tracing turn bool(x) into x.item().
+        answer = self.known.answer(name, args)
+        if answer is not None:
+            return answer[0]
         caller = sys._getframe(1)
         if caller.f_code.co_filename.startswith(_TRACERS):
             return func(*args, **(kwargs or {}))
         frame = user_frame(caller)
         origin = describe(frame)
-        name = getattr(func, "__name__", "")
         if name in _HOOK_MAKERS and not self.trace_hooks:
             raise CaptureError(
                 f"{origin}: a hook is registered on a tensor inside the step; it would run at "
@@ -129,7 +135,10 @@ class Watch(TorchFunctionMode):
             # eager PyTorch draws nothing here, its tracer would
             return args[0] * torch.zeros((), dtype=args[0].dtype, device=args[0].device)
         export.set_origin(f"{origin}\n{self.path[-1] if self.path else ''}")
-        return func(*self._swap(args), **(self._swap(kwargs) if kwargs else {}))
+        args, kwargs = self._swap(args), self._swap(kwargs) if kwargs else {}
+        result = func(*args, **kwargs)
+        self.known.note(func, name, args, kwargs, result)
+        return result
 
     def _is_input(self, tensor: Any) -> bool:
         """Whether a tensor is an input of the step that does not require a gradient."""
