@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from .assemble import Origin, assemble
 from .baselines import BASELINES
-from .baselines.base import NotApplicableError
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
 from .incumbent import Incumbent
@@ -19,14 +18,12 @@ from .plan import Plan, Stop
 from .progress import Silent
 from .refine import refine
 from .schedule import Schedule
-from .search.anneal import Search
+from .search.anneal import Search, compile_search
 from .simulate import simulate
-from .smallest import limiting_op, single_op_bound, smallest_found
+from .smallest import baseline_starts, limiting_op, single_op_bound, smallest_found
 from .units import format_bytes, format_percent, parse_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .graph import Graph
     from .progress import Progress
     from .search.anneal import Found
@@ -92,6 +89,8 @@ def solve(
         raise InputError("time limit must be above 0, gap in [0, 1), threads at least 1")
     if not graph.ops:
         raise InputError(f"graph {graph.name!r} has no ops: nothing to plan")
+    if method in ("auto", "milp"):
+        compile_search()
     control = Control(time_limit)
     everything = simulate(graph, Schedule.keep_everything(graph))
     budget_bytes = parse_budget(
@@ -117,7 +116,7 @@ def solve(
         search = Search(graph, seed)
         starts = _starts(graph, search, budget_bytes, incumbent, start)
         if floor > budget_bytes:
-            raise _infeasible(graph, search, starts, incumbent, budget_bytes, proven=True, op=op)
+            raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True, op=op)
         if method == "auto":
             possible = _auto(graph, search, starts, incumbent, budget_bytes, gap=gap,
                              backend=backend, threads=threads, seed=seed)  # fmt: skip
@@ -126,26 +125,11 @@ def solve(
                                       backend=backend, threads=threads, seed=seed)  # fmt: skip
         if incumbent.best is None:
             if not possible:
-                raise _infeasible(graph, search, starts, incumbent, budget_bytes, proven=True)
+                raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True)
             if control.interrupt.is_set():
                 raise KeyboardInterrupt
             raise _none_in_time(graph, incumbent, budget_bytes, time_limit)
         return plan(incumbent.best.computes, incumbent.bound_ns)
-
-
-def baseline_starts(
-    graph: Graph, search: Search, budget_bytes: int | None, control: Control
-) -> Iterator[tuple[str, Found]]:
-    """What each baseline makes of the budget, within it or not."""
-    for name, heuristic in BASELINES.items():
-        if control.over:
-            return
-        try:
-            schedule = heuristic(graph, budget_bytes)
-        except NotApplicableError:
-            continue
-        if schedule is not None:
-            yield name, search.measure(schedule.computes())
 
 
 def _starts(
@@ -184,6 +168,9 @@ def _auto(
         moves=max(2000, min(FIRST_WORK // len(graph.ops), 200 * len(search.movable))),
     )  # fmt: skip
     incumbent.offer(found, "local search")
+    if incumbent.best is None:  # a tight budget: aim at the peak alone
+        limit = 0.4 * incumbent.control.remaining
+        incumbent.offer(smallest_found(graph, seed, incumbent.control, limit), "smallest peak")
     if incumbent.gap <= gap:
         return True
     return refine(graph, budget_bytes, incumbent, search, backend=solver, gap=gap,
@@ -239,11 +226,10 @@ def _baseline(graph: Graph, method: str, budget_bytes: int) -> tuple[int, ...]:
 
 def _infeasible(
     graph: Graph,
-    search: Search,
-    starts: list[Found],
     incumbent: Incumbent,
     budget_bytes: int,
     *,
+    seed: int,
     proven: bool,
     op: int = -1,
 ) -> InfeasibleError:
@@ -251,11 +237,7 @@ def _infeasible(
     limit = min(15.0, max(2.0, incumbent.control.remaining))
     control = Control(limit)
     control.interrupt = incumbent.control.interrupt
-    for _, found in baseline_starts(graph, search, None, control):
-        starts.append(found)
-    if incumbent.smallest is not None:
-        starts.append(incumbent.smallest)
-    found = smallest_found(graph, search, starts, control, limit)
+    found = smallest_found(graph, seed, control, limit)
     smallest = found.peak + graph.resident_bytes
     setter = limiting_op(graph, found.computes)
     floor, floor_op = single_op_bound(graph)

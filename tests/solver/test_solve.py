@@ -113,7 +113,7 @@ def test_infeasible_says_the_smallest_budget() -> None:
     assert error.limiting_op is not None
     assert error.limiting_op.split(" ")[0] in {op.name for op in graph.ops}
     assert "\n" not in str(error)
-    plan = solve(graph, error.smallest_bytes, time_limit=3.0)
+    plan = solve(graph, error.smallest_bytes, time_limit=60.0, gap=0.9)
     assert plan.peak_bytes <= error.smallest_bytes
     assert error.smallest_bytes >= single_op_bound(graph)[0]
 
@@ -122,7 +122,7 @@ def test_smallest_budget_is_reachable() -> None:
     """`smallest_budget` gives a budget for which a plan exists."""
     graph = random_graph(9, 30, training=True)
     budget = smallest_budget(graph, time_limit=5.0)
-    assert solve(graph, budget, time_limit=3.0).peak_bytes <= budget
+    assert solve(graph, budget, time_limit=60.0, gap=0.9).peak_bytes <= budget
 
 
 @pytest.mark.parametrize(
