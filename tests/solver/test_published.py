@@ -1,0 +1,39 @@
+"""Proven optima on public instances, where the folder that LOWTIDE_INSTANCES names has them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lowtide.frontends.instances import read_instance
+from lowtide.solver.plan import Status
+from lowtide.solver.solve import solve
+
+FOLDER = Path(
+    os.environ.get("LOWTIDE_INSTANCES", Path(__file__).parents[2].parent / "shared" / "graphs")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "percent"),
+    [
+        ("monet_vgg16_176_ckm", "8GiB", 4.157),
+        ("monet_vgg16_176_ckm", "9GiB", 2.347),
+        ("monet_vgg16_176_ckm", "10GiB", 2.028),
+        ("monet_un_11_ckm", "10GiB", 2.412),
+        ("monet_resnet50_184_ckm", "8GiB", 8.105),
+    ],
+)
+def test_published_instances_are_solved_to_proven_optimality(
+    name: str, budget: str, percent: float
+) -> None:
+    """Where Gurobi proved an optimum, or found none in a day, `auto` proves one."""
+    path = FOLDER / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not in {FOLDER}")
+    plan = solve(read_instance(path), budget, gap=2e-4)
+    assert plan.status == Status.OPTIMAL
+    # Within the asked gap of the optimum, in percent of the step.
+    assert percent - 0.021 <= 100 * plan.overhead <= percent + 0.021
