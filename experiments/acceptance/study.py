@@ -1,0 +1,172 @@
+"""Rows of the study: one model under one budget."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import lowtide
+from lowtide.frontends.torch.bench import cpu_clock
+from lowtide.frontends.torch.capture import split_batch
+from lowtide.frontends.torch.profile import profile
+from lowtide.runtime.meter import measure_peak, measure_step_time, medians
+from lowtide.solver.errors import NoPlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import nn
+
+    from tests.models import Case
+
+SHARES = (0.8, 0.6, 0.4)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was predicted and measured.
+
+    Attributes
+    ----------
+    model, ops
+        Name, and number of ops of its step.
+    budget
+        What was asked for: `60%` of what can be saved, or `0.60 peak`, a share of the whole peak
+        without recomputation.
+    budget_bytes
+        The budget in bytes; the smallest one that was found if what was asked for has no plan.
+    smallest
+        Whether it is that one.
+    resident_bytes, plain_bytes
+        Resident bytes, and the predicted peak without recomputation.
+    predicted_bytes, measured_bytes
+        Peak, resident bytes included.
+    predicted_percent, bound_percent
+        Overhead of the plan, and its lower bound.
+    measured_percent
+        Overhead of a step over plain PyTorch: medians of processor time, steps in turns.
+    scheduled_percent
+        The same over a replay without recomputation.
+    gap_percent, solve_seconds, status
+        Gap of the plan, seconds that it took, and what is known of it.
+    bits_equal
+        Whether losses, gradients, parameters, buffers and random state of three AdamW steps equal
+        those of plain PyTorch.
+    """
+
+    model: str
+    ops: int
+    budget: str
+    budget_bytes: int
+    smallest: bool
+    resident_bytes: int
+    plain_bytes: int
+    predicted_bytes: int
+    measured_bytes: int
+    predicted_percent: float
+    bound_percent: float
+    measured_percent: float
+    scheduled_percent: float
+    gap_percent: float
+    solve_seconds: float
+    status: str
+    bits_equal: bool
+
+
+def study(
+    name: str, make: Callable[[str], Case], *, time_limit: float, gap: float, repeats: int
+) -> Iterator[Row]:
+    """All budgets of one model."""
+    case = make(name)
+    captured = lowtide.capture(case.model, case.batch(0), case.loss_fn)
+    captured = profile(captured, budget_s=30.0)
+    graph = captured.graph
+    base = lowtide.solve(graph, "max")
+    budgets: list[tuple[str, str | int]] = [(f"{100 * s:.0f}%", f"{100 * s}%") for s in SHARES]
+    budgets += [(f"{s:.2f} peak", int(s * base.peak_bytes)) for s in SHARES]
+    unplanned = lowtide.replay(captured, base)
+    for label, budget in budgets:
+        plan, smallest = plan_within(graph, budget, time_limit, gap)
+        lowtide.check(graph, plan)
+        module = lowtide.replay(captured, plan)
+        batches = [case.batch(seed) for seed in range(3)]
+        found = lowtide.verify(case.model, module, batches, measure=False)
+        seconds = times(case, module, unplanned, repeats)
+        yield Row(
+            model=name,
+            ops=len(graph.ops),
+            budget=label,
+            budget_bytes=plan.budget_bytes,
+            smallest=smallest,
+            resident_bytes=graph.resident_bytes,
+            plain_bytes=base.peak_bytes,
+            predicted_bytes=plan.peak_bytes,
+            measured_bytes=graph.resident_bytes + peak(module, batches[0]),
+            predicted_percent=100 * plan.overhead,
+            bound_percent=100 * (plan.lower_bound_ns / plan.base_time_ns - 1),
+            measured_percent=100 * (seconds["replayed"] / seconds["plain"] - 1),
+            scheduled_percent=100 * (seconds["replayed"] / seconds["unplanned"] - 1),
+            gap_percent=100 * (plan.gap or 0.0),
+            solve_seconds=plan.solve_seconds,
+            status=plan.status.value,
+            bits_equal=found.ok,
+        )
+
+
+def plan_within(
+    graph: lowtide.Graph, budget: str | int, time_limit: float, gap: float
+) -> tuple[lowtide.Plan, bool]:
+    """A plan within the budget, or within the smallest one (True) if none is found."""
+    try:
+        return lowtide.solve(graph, budget, time_limit=time_limit, gap=gap), False
+    except NoPlanError:
+        found = smallest_budget(graph, time_limit)
+    except lowtide.InfeasibleError as error:
+        found = error.smallest_bytes or smallest_budget(graph, time_limit)
+    return lowtide.solve(graph, found, time_limit=time_limit, gap=gap), True
+
+
+def smallest_budget(graph: lowtide.Graph, time_limit: float) -> int:
+    """The smallest budget that is found, by asking for an impossible one."""
+    try:
+        lowtide.solve(graph, graph.resident_bytes + 1, time_limit=time_limit)
+    except lowtide.InfeasibleError as error:
+        return error.smallest_bytes or 0
+    return graph.resident_bytes + 1
+
+
+def step_of(module: nn.Module, batch: Any, loss_fn: Any = None) -> Callable[[], Any]:
+    """Forward and backward, as a function; gradients are cleared first."""
+    _, args, kwargs = split_batch(batch)
+
+    def step() -> Any:
+        for parameter in module.parameters():
+            parameter.grad = None
+        out = module(*args, **kwargs)
+        loss = out if loss_fn is None else loss_fn(out)
+        getattr(loss, "loss", loss).backward()
+        return out
+
+    return step
+
+
+def peak(module: nn.Module, batch: Any) -> int:
+    """Measured bytes of a step beyond the resident ones."""
+    twin = copy.deepcopy(module)
+    step = step_of(twin, batch)
+    step()
+    for parameter in twin.parameters():
+        parameter.grad = None
+    return measure_peak(step).peak_bytes
+
+
+def times(case: Case, module: nn.Module, unplanned: nn.Module, repeats: int) -> dict[str, float]:
+    """Median seconds of plain, replayed and unplanned steps, in turns."""
+    batch = case.batch(0)
+    steps = {
+        "plain": step_of(copy.deepcopy(case.model), batch, case.loss_fn),
+        "replayed": step_of(copy.deepcopy(module), batch),
+        "unplanned": step_of(copy.deepcopy(unplanned), batch),
+    }
+    return medians(measure_step_time(steps, repeats, warmup=3, clock=cpu_clock()))
