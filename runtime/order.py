@@ -42,6 +42,8 @@ class Order:
         phases: list[list[Step]] = [[]]
         ran: set[int] = set()
         last_draw = -1
+        kinds = [op.kind for op in program.ops]
+        boundary = kinds.index(Kind.BACKWARD) if Kind.BACKWARD in kinds else len(kinds)
         for number in schedule:
             if number < 0:
                 phases[-1].append(Step(free=-number - 1))
@@ -55,6 +57,11 @@ class Order:
             ran.add(number)
             phases[-1].append(Step(op=number, again=again))
             draws = op.kind is Kind.RNG_STATE or (op.random and not again)
+            if draws and (number > boundary) is (len(phases) == 1):
+                raise ReplayError(
+                    f"the plan moves the random op {name} across the start of the backward: its "
+                    "random numbers would change"
+                )
             if draws and number < last_draw:
                 raise ReplayError(
                     f"the plan moves the random op {name} after one that draws later in the "

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 _Made = tuple[nn.Module, Any, Any]
 
 
-def _mlp(depth: int, width: int, rows: int) -> _Made:
+def _mlp(depth: int, width: int, rows: int, dropout: float = 0.1) -> _Made:
     layers: list[nn.Module] = []
     for _ in range(depth):
-        layers += [nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1)]
+        layers += [nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout)]
     return nn.Sequential(*layers), torch.randn(rows, width), _square
 
 
@@ -92,6 +92,7 @@ MODELS: dict[str, Callable[[], _Made]] = {
     "llama-tiny": lambda: _transformer("llama", 4, 32, 1, 16),
     "cnn-tiny": lambda: _cnn(8, 4, 2, 8),
     "mlp-large": lambda: _mlp(8, 512, 256),
+    "mlp-nodrop": lambda: _mlp(8, 512, 256, 0.0),
     "cnn-large": lambda: _cnn(6, 32, 8, 32),
     "gpt-large": lambda: _gpt(2, 256, 4, 128),
     "gpt-nodrop": lambda: _gpt(2, 256, 4, 128, 0.0),

@@ -90,6 +90,19 @@ def test_random_ops_must_keep_their_order() -> None:
         generate(program, Schedule.from_computes(graph, order))
 
 
+def test_random_ops_stay_in_their_phase() -> None:
+    """A schedule that draws in backward what the step draws in forward is refused."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    captured = capture(net, torch.ones(2, 3), square)
+    graph, program = captured.graph, captured.program
+    boundary = next(i for i, op in enumerate(program.ops) if op.kind is Kind.BACKWARD)
+    state = next(i for i, op in enumerate(program.ops) if op.kind is Kind.RNG_STATE)
+    order = [i for i in _computes(graph) if i < state or i == boundary]
+    order += [i for i in _computes(graph) if i not in order]
+    with pytest.raises(ReplayError, match="across the start of the backward"):
+        generate(program, Schedule.from_computes(graph, order))
+
+
 def test_buffer_updates_stay_in_forward() -> None:
     """A schedule that writes a buffer in backward is refused."""
     _, captured = fresh("cnn")

@@ -14,6 +14,7 @@ from torch import nn
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.module import ReplayModule
 from lowtide.runtime.replay import replay
+from lowtide.solver.errors import ReplayError
 
 from .models import fresh, square
 from .schedules import plan_of, random_schedule
@@ -144,6 +145,39 @@ def test_dtype_and_back() -> None:
     wanted = _loss(module, batch)
     assert next(module.double().parameters()).dtype is torch.float64
     assert torch.equal(_loss(module.float(), batch), wanted)
+
+
+def test_loss_module_with_parameters() -> None:
+    """A loss that is a module, with parameters, buffers and a mode, is part of the step."""
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, out: torch.Tensor, batch: torch.Tensor) -> Any:
+            self.calls.add_(1)  # type: ignore[operator]
+            return ((out - batch) * self.scale).square().mean()
+
+    found = []
+    for replayed in (False, True):
+        torch.manual_seed(0)
+        net, loss_fn, x = nn.Linear(4, 4), Loss(), torch.ones(2, 4)
+        if replayed:
+            captured = capture(net, x, loss_fn)
+            schedule = random_schedule(captured.graph, random.Random(1))
+            module = replay(captured, plan_of(captured.graph, schedule))
+            twin = copy.deepcopy(module)
+            assert twin.captured.loss_fn is not loss_fn
+        for _ in range(2):
+            loss = module(x) if replayed else loss_fn(net(x), x)
+            loss.backward()
+        found.append([net.weight.grad, loss_fn.scale.grad, loss_fn.calls])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    loss_fn.eval()
+    with pytest.raises(ReplayError, match="module loss_fn is in eval mode"):
+        module(x)
 
 
 def test_hooks_of_the_replayed_module() -> None:

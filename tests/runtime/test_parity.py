@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
+from lowtide.frontends.torch.capture import capture
+from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.replay import replay
 from lowtide.runtime.verify import verify
 from lowtide.solver.schedule import Schedule
 
-from .models import SMALL, TRANSFORMERS, profiled
+from .models import SMALL, TRANSFORMERS, make, profiled
 from .schedules import plan_of, random_schedule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,3 +41,27 @@ def test_random_recomputation_is_exact(name: str, seed: int) -> None:
     found = verify(case.model, module, [case.batch(i) for i in range(3)], repeats=1)
     assert found.ok, found.first_difference
     assert found.replay_peak_bytes == found.predicted_peak_bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", ["mlp", "cnn", "unet"])
+def test_cuda_is_exact(name: str) -> None:
+    """On CUDA, too, random recomputations change no bit, and the peak is near the predicted one."""
+    case = make(name)
+    case.model.cuda()
+
+    def batch(seed: int) -> tuple[torch.Tensor, ...]:
+        return tuple(t.cuda() for t in case.batch(seed))
+
+    deterministic = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        captured = profile(capture(case.model, batch(0), case.loss_fn), budget_s=10, cache=False)
+        schedule = random_schedule(captured.graph, random.Random(1))
+        module = replay(captured, plan_of(captured.graph, schedule))
+        found = verify(case.model, module, [batch(i) for i in range(3)], repeats=1)
+    finally:
+        torch.backends.cudnn.deterministic = deterministic
+    assert found.ok, found.first_difference
+    assert found.replay_peak_bytes <= 1.05 * found.predicted_peak_bytes
