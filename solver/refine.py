@@ -51,14 +51,15 @@ def refine(
     if len(stages) == 1:
         slot = _Peaks(graph, search.measure(range(len(graph.ops)))).worst(stages, 0)
         stages = stages if slot is None else slot.cut(stages)
-    share = 0
+    share, stalled = 0, False
     free = free_tensors(graph, incumbent.room, SHARES[share])
     while not control.over:
         program = build(graph, budget_bytes, stages, free)
         start = None if incumbent.best is None else program.start_values(incumbent.best.computes)
+        limit = _round_limit(incumbent, stalled)
         answer = backend.solve(
-            program.problem, control=control, time_limit=_round_limit(incumbent), gap=gap / 4,
-            threads=threads, seed=seed, start=start,
+            program.problem, control=control, time_limit=limit, gap=gap / 4, threads=threads,
+            seed=seed, start=start,
         )  # fmt: skip
         if answer.outcome == Outcome.INFEASIBLE:
             return incumbent.best is not None
@@ -78,7 +79,8 @@ def refine(
         finer = stages
         if realised is not None and answer.values is not None:
             finer = _refined(graph, incumbent, program, answer.values, realised)
-        if finer == stages:
+        stalled = finer == stages
+        if stalled:
             if answer.outcome == Outcome.OPTIMAL:
                 if share + 1 == len(SHARES):
                     return True
@@ -89,9 +91,11 @@ def refine(
     return True
 
 
-def _round_limit(incumbent: Incumbent) -> float:
-    """Seconds for one integer program: a good part of what is left, never all of it early on."""
+def _round_limit(incumbent: Incumbent, stalled: bool) -> float:
+    """Seconds for one integer program: a good part of what is left, all of it at the last cut."""
     remaining = incumbent.control.remaining
+    if stalled:
+        return remaining
     return min(remaining, max(5.0, 0.4 * remaining))
 
 
