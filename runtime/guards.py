@@ -2,7 +2,7 @@
 
 A captured program has shapes, data types, literals and training flags built in. One generated
 function resolves parameters by name from the live module and compares everything; it returns None
-at the first difference, and `Guards.explain` then finds out which one, at leisure.
+at the first difference, and `explain` in `differences.py` then finds out which one, at leisure.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
-from ..solver.errors import ReplayError
-from .flatten import children, describe_structure, flatten_lines, leaf_names
+from .differences import LOSS, autocast_kinds, modules_of, same_literal, same_strides
+from .flatten import flatten_lines
 from .literals import Namespace, write_argument
 from .source import build_functions
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..frontends.torch.program import InputSpec, Program
-
-LOSS = "loss_fn"
-_ADVICE = "capture and solve again for it, or call the original model"
 
 
 class Guards:
@@ -53,7 +50,7 @@ class Guards:
         """True if the whole module is in eval mode and the program was captured in training."""
         if not any(self.program.training.values()):
             return False
-        modules = _modules(model, loss_fn)
+        modules = modules_of(model, loss_fn)
         return not any(modules[path].training for path in self.program.training if path in modules)
 
     def normalise(
@@ -90,50 +87,6 @@ class Guards:
             return None
         return positional, {name: given[name] for name in sample[1]}
 
-    def explain(
-        self, model: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ReplayError:
-        """The error that names the first difference."""
-        return ReplayError(
-            _training_difference(self.program, model, loss_fn)
-            or _settings_difference(self.program, model, loss_fn)
-            or _autocast_difference(self.program)
-            or _argument_difference(self.program, args, kwargs)
-            or self._state_difference(model, loss_fn)
-            or f"the call differs from the captured one: {_ADVICE}"
-        )
-
-    def _state_difference(self, model: nn.Module, loss_fn: Any) -> str | None:
-        tensors = _named_tensors(model, loss_fn)
-        for spec in self.inputs:
-            if spec.kind not in ("param", "buffer"):
-                continue
-            kind = "parameter" if spec.kind == "param" else "buffer"
-            tensor = tensors.get(spec.fqn)
-            if tensor is None:
-                return f"the module has no {kind} {spec.fqn} any more: capture again"
-            meta = self.program.value_meta[spec.value]
-            found = (tuple(tensor.shape), tensor.dtype, tensor.device)
-            if found != (meta.shape, meta.dtype, meta.device):
-                return (
-                    f"{kind} {spec.fqn} is {_words(*found)}; the plan was made for "
-                    f"{_words(meta.shape, meta.dtype, meta.device)}: capture and solve again"
-                )
-            if spec.kind == "param" and tensor.requires_grad and not spec.requires_grad:
-                return (
-                    f"parameter {spec.fqn} requires a gradient now and was frozen when captured: "
-                    "capture and solve again"
-                )
-        for group in self.program.shared:
-            first = tensors.get(group[0])
-            for other in group[1:]:
-                if tensors.get(other) is not first:
-                    return (
-                        f"{group[0]} and {other} were one tensor when captured and are two now: "
-                        "capture again"
-                    )
-        return None
-
 
 def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dict[str, Any]:
     """Arguments by name, `**kwargs` merged in; `*args` stay under their own name."""
@@ -145,152 +98,6 @@ def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dic
         elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
             found[name] = value
     return found
-
-
-def _modules(model: nn.Module, loss_fn: Any) -> dict[str, nn.Module]:
-    found = dict(model.named_modules(remove_duplicate=False))
-    if isinstance(loss_fn, nn.Module):
-        for name, module in loss_fn.named_modules(remove_duplicate=False):
-            found[f"{LOSS}.{name}" if name else LOSS] = module
-    return found
-
-
-def _named_tensors(model: nn.Module, loss_fn: Any) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for path, module in _modules(model, loss_fn).items():
-        prefix = f"{path}." if path else ""
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None:
-                found[f"{prefix}{name}"] = tensor
-    return found
-
-
-def _training_difference(program: Program, model: nn.Module, loss_fn: Any) -> str | None:
-    modules = _modules(model, loss_fn)
-    for path, flag in program.training.items():
-        where = f"module {path}" if path else "the module"
-        if path not in modules:
-            return f"{where} is gone since capture: capture again"
-        if modules[path].training is not flag:
-            now, then = ("train", "eval") if not flag else ("eval", "train")
-            return (
-                f"{where} is in {now} mode and was captured in {then} mode: "
-                f"call .{then}() on it, or capture and solve again"
-            )
-    return None
-
-
-def _settings_difference(program: Program, model: nn.Module, loss_fn: Any) -> str | None:
-    modules = _modules(model, loss_fn)
-    for path, name, value in program.settings:
-        if path not in modules:
-            return f"module {path} is gone since capture: capture again"
-        found = getattr(modules[path], name, None)
-        if not same_literal(found, value):
-            where = f"{path}.{name}" if path else name
-            return (
-                f"{where} is {found!r} and was {value!r} when captured, which is a constant of the "
-                "plan: capture and solve again"
-            )
-    return None
-
-
-def _autocast_kinds(program: Program) -> list[str]:
-    """Device types whose autocast matters."""
-    kinds = {"cpu", *(meta.device.type for meta in program.value_meta)}
-    return sorted((kinds | {kind for kind, _ in program.autocast}) - {"meta"})
-
-
-def _autocast_difference(program: Program) -> str | None:
-    planned = dict(program.autocast)
-    for kind in _autocast_kinds(program):
-        found = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        wanted = planned.get(kind)
-        if found is not wanted:
-            now, then = (f"on ({dtype})" if dtype else "off" for dtype in (found, wanted))
-            return (
-                f"autocast on {kind} is {now} and was {then} when captured: call under the same "
-                "autocast, or capture and solve again"
-            )
-    return None
-
-
-def _argument_difference(
-    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> str | None:
-    flat, spec = pytree.tree_flatten((args, kwargs))
-    names = leaf_names(program.in_spec)
-    if spec != program.in_spec:
-        sample = pytree.tree_unflatten(names, program.in_spec)
-        extra = [key for key in kwargs if key not in sample[1]]
-        missing = [key for key in sample[1] if key not in kwargs]
-        if len(args) != len(sample[0]):
-            what = f"{len(args)} positional arguments; the plan was made for {len(sample[0])}"
-        elif extra or missing:
-            what = " and ".join(
-                [f"no argument {key!r}" for key in missing]
-                + [f"the unplanned argument {key!r}" for key in extra]
-            )
-        else:
-            given, wanted = (
-                " and ".join(describe_structure(part) for part in children(tree))
-                for tree in (spec, program.in_spec)
-            )
-            what = f"arguments of structure {given}; the plan was made for {wanted}"
-        return f"the call has {what}: {_ADVICE}"
-    for name, leaf, guard in zip(names, flat, program.guards, strict=True):
-        found = _leaf_difference(leaf, guard)
-        if found is not None:
-            return f"{name} {found}: {_ADVICE}"
-    return None
-
-
-def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard) -> str | None:
-    if isinstance(guard, LiteralGuard):
-        if same_literal(leaf, guard.value):
-            return None
-        shown = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
-        return f"is {shown}; the plan was made for the value {guard.value!r}"
-    if not isinstance(leaf, torch.Tensor):
-        return f"is {leaf!r}; the plan was made for a tensor"
-    if tuple(leaf.shape) != guard.shape:
-        return f"has shape {list(leaf.shape)}; the plan was made for {list(guard.shape)}"
-    if leaf.dtype is not guard.dtype:
-        return f"is {leaf.dtype}; the plan was made for {guard.dtype}"
-    if leaf.device != guard.device:
-        return f"is on {leaf.device}; the plan was made for {guard.device}"
-    if not same_strides(leaf, guard.stride):
-        return (
-            f"has strides {list(leaf.stride())}; the plan was made for {list(guard.stride)} "
-            "(.contiguous() or .to(memory_format=...) may be all it needs)"
-        )
-    if leaf.requires_grad and not guard.requires_grad:
-        return "requires a gradient; the plan was made for one that does not"
-    return None
-
-
-def _words(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
-    return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
-
-
-def same_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> bool:
-    """Equal strides in every dimension that has more than one element."""
-    if tensor.numel() == 0:
-        return True
-    found = tensor.stride()
-    return all(a == b for a, b, size in zip(found, stride, tensor.shape, strict=True) if size > 1)
-
-
-def same_literal(value: Any, wanted: Any) -> bool:
-    """Equal, of the same type, and so for NaN."""
-    if value is wanted:
-        return True
-    if type(value) is not type(wanted):
-        return False
-    try:
-        return bool(value == wanted) or bool(value != value and wanted != wanted)
-    except (RuntimeError, TypeError, ValueError):
-        return False
 
 
 def _write(program: Program, inputs: list[InputSpec]) -> tuple[str, dict[str, Any]]:
@@ -398,7 +205,7 @@ def _state_lines(program: Program, inputs: list[InputSpec], names: Namespace) ->
     names.globals["autocast_on"] = torch.is_autocast_enabled
     names.globals["autocast_dtype"] = torch.get_autocast_dtype
     planned = dict(program.autocast)
-    for kind in _autocast_kinds(program):
+    for kind in autocast_kinds(program):
         test = f"autocast_on({kind!r})"
         if kind in planned:
             dtype = names.bind(planned[kind], str(planned[kind]))

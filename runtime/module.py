@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from .autograd import Run, Tangent, attach, quiet, refuse
 from .codegen import generate
+from .differences import explain
 from .guards import Guards
 from .pickling import register
 
@@ -159,7 +160,7 @@ class ReplayModule(nn.Module):
             args, kwargs = again
         inputs: list[torch.Tensor] | None = guards.fast(self._wrapped, loss_fn, args, kwargs)
         if inputs is None:
-            raise guards.explain(self._wrapped, loss_fn, args, kwargs)
+            raise explain(guards.program, self._wrapped, loss_fn, args, kwargs)
         return inputs
 
     def _attach(
