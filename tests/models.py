@@ -187,7 +187,7 @@ def transformer(
     if kind == "gpt2":
         config: Any = transformers.GPT2Config(
             n_layer=depth, n_embd=width, n_head=2, n_positions=length, vocab_size=vocab,
-            use_cache=False,
+            bos_token_id=0, eos_token_id=0, use_cache=False,
         )  # fmt: skip
         model: Any = transformers.GPT2LMHeadModel(config)
     elif kind == "llama":

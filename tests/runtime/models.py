@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,93 +14,15 @@ from torch.nn import functional as F
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
 
+from ..models import Case as Case
+from ..models import Cnn, Gpt, noise, tokens, transformer
+from ..models import Mlp as Mlp
+from ..models import square as square
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowtide.frontends.torch.captured import Captured
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, its loss, and a function that makes batches from a seed."""
-
-    model: nn.Module
-    loss_fn: Callable[..., torch.Tensor] | None
-    batch: Callable[[int], Any]
-
-
-class Mlp(nn.Module):
-    """Linear layers with dropout and layer norm."""
-
-    def __init__(self, width: int = 24, depth: int = 3) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
-        self.drop = nn.Dropout(0.2)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Residual blocks."""
-        for layer in self.layers:
-            x = x + self.drop(F.gelu(layer(self.norm(x))))
-        return x
-
-
-class Cnn(nn.Module):
-    """Convolutions with batch norm and in-place activations."""
-
-    def __init__(self, width: int = 6) -> None:
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width)
-        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
-        self.act, self.head = nn.ReLU(inplace=True), nn.Linear(width, 5)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Two blocks, the second one residual."""
-        x = self.act(self.norm1(self.conv1(x)))
-        x = self.act(self.norm2(self.conv2(x)) + x)
-        x = F.max_pool2d(x, 2)
-        return self.head(x.mean((2, 3)))
-
-
-class Block(nn.Module):
-    """One transformer block."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.drop = nn.Dropout(0.1)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Attention and feed-forward, both residual."""
-        b, s, d = x.shape
-        parts = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, d // self.heads)
-        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1, is_causal=True)
-        x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(b, s, d)))
-        return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)))))
-
-
-class Gpt(nn.Module):
-    """A language model with tied embeddings that computes its own loss."""
-
-    def __init__(self, vocab: int = 29, width: int = 16, depth: int = 2) -> None:
-        super().__init__()
-        self.embed, self.place = nn.Embedding(vocab, width), nn.Embedding(8, width)
-        self.blocks = nn.ModuleList(Block(width, 2) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocab, bias=False)
-        self.head.weight = self.embed.weight
-        self.register_buffer("order", torch.arange(8))
-
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> Any:
-        """Cross entropy."""
-        x = self.embed(ids) + self.place(self.order)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
 
 
 class Unet(nn.Module):
@@ -174,63 +96,16 @@ class Autocast(nn.Module):
             return self.b(h).float()
 
 
-def square(out: torch.Tensor) -> torch.Tensor:
-    """Mean square."""
-    return out.square().mean()
-
-
-def _random(*shape: int) -> Callable[[int], Any]:
-    return lambda seed: (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)),)
-
-
-def _tokens(vocab: int, *shape: int) -> Callable[[int], Any]:
-    def batch(seed: int) -> dict[str, torch.Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        names = ("ids", "labels")
-        return {name: torch.randint(0, vocab, shape, generator=generator) for name in names}
-
-    return batch
-
-
-def _transformers(name: str) -> Case:
-    import transformers
-
-    common: dict[str, Any] = {"vocab_size": 61, "use_cache": False}
-    if name == "gpt2":
-        config: Any = transformers.GPT2Config(
-            n_layer=2, n_embd=16, n_head=2, n_positions=16, **common
-        )
-        model: Any = transformers.GPT2LMHeadModel(config)
-    elif name == "llama":
-        config = transformers.LlamaConfig(
-            num_hidden_layers=2, hidden_size=16, intermediate_size=32, num_attention_heads=2,
-            num_key_value_heads=2, max_position_embeddings=16, **common,
-        )  # fmt: skip
-        model = transformers.LlamaForCausalLM(config)
-    else:
-        config = transformers.BertConfig(
-            num_hidden_layers=2, hidden_size=16, intermediate_size=32, num_attention_heads=2,
-            max_position_embeddings=16, vocab_size=61,
-        )  # fmt: skip
-        model = transformers.BertForMaskedLM(config)
-
-    def batch(seed: int) -> dict[str, torch.Tensor]:
-        ids = torch.randint(0, 61, (2, 8), generator=torch.Generator().manual_seed(seed))
-        return {"input_ids": ids, "labels": ids}
-
-    return Case(model.train(), None, batch)
-
-
 _MAKERS: dict[str, Callable[[], Case]] = {
-    "mlp": lambda: Case(Mlp(), square, _random(7, 24)),
-    "cnn": lambda: Case(Cnn(), square, _random(3, 3, 8, 8)),
-    "gpt": lambda: Case(Gpt(), None, _tokens(29, 3, 8)),
-    "unet": lambda: Case(Unet(), square, _random(2, 1, 16, 16)),
-    "views": lambda: Case(Views(), lambda out: out.sin().sum(), _random(5, 8)),
-    "autocast": lambda: Case(Autocast(), square, _random(6, 16)),
-    "gpt2": lambda: _transformers("gpt2"),
-    "llama": lambda: _transformers("llama"),
-    "bert": lambda: _transformers("bert"),
+    "mlp": lambda: Case(Mlp(), square, noise(7, 24)),
+    "cnn": lambda: Case(Cnn(), square, noise(3, 3, 8, 8)),
+    "gpt": lambda: Case(Gpt(), None, tokens(29, 3, 8)),
+    "unet": lambda: Case(Unet(), square, noise(2, 1, 16, 16)),
+    "views": lambda: Case(Views(), lambda out: out.sin().sum(), noise(5, 8)),
+    "autocast": lambda: Case(Autocast(), square, noise(6, 16)),
+    "gpt2": lambda: transformer("gpt2", depth=2, width=16, rows=2, length=8),
+    "llama": lambda: transformer("llama", depth=2, width=16, rows=2, length=8),
+    "bert": lambda: transformer("bert", depth=2, width=16, rows=2, length=8),
 }
 SMALL = ("mlp", "cnn", "gpt", "unet", "views", "autocast")
 TRANSFORMERS = ("gpt2", "llama", "bert")
