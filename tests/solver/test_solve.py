@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -15,13 +16,15 @@ from lowtide.solver.check import check
 from lowtide.solver.errors import InfeasibleError, InputError, LowtideError, NoPlanError
 from lowtide.solver.graph import Graph
 from lowtide.solver.plan import Plan, Status, Stop
-from lowtide.solver.progress import Event
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 from lowtide.solver.smallest import single_op_bound, smallest_budget
 from lowtide.solver.solve import METHODS, solve
 from tests.solver.brute_force import optimum
 from tests.solver.strategies import graphs
+
+if TYPE_CHECKING:
+    from lowtide.solver.progress import Event
 
 
 def no_recompute_peak(graph: Graph) -> int:
