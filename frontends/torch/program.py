@@ -98,13 +98,17 @@ class ProgramOp:
 
 @dataclass(frozen=True, slots=True)
 class ValueMeta:
-    """Shape (elements), strides (elements), offset (elements), data type and device of a value."""
+    """Shape, strides and offset (elements), data type and device of a value.
+
+    `storage` is the length of its storage in elements; 0 if that does not matter.
+    """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     storage_offset: int
     dtype: torch.dtype
     device: torch.device
+    storage: int = 0
 
 
 @dataclass(frozen=True, slots=True)

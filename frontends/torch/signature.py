@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from .program import Call, ValueMeta
 
 _LINE_BYTES = 64
+# These copy the whole storage of their first argument, not only what it shows of it.
+_WHOLE_STORAGE = frozenset(
+    ("copy", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
+)
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,18 @@ class Signature:
 def signature(call: Call, metas: Sequence[ValueMeta]) -> Signature:
     """Signature of `call`, whose values look like `metas`."""
     name, portable = _target_name(call.target)
-    writer = _Writer(metas)
+    writer = _Writer(metas, copies_storage(call))
     parts = [writer.text(argument) for argument in call.args]
     parts += [f"{key}={writer.text(value)}" for key, value in sorted(call.kwargs.items())]
     return Signature(f"{name}({', '.join(parts)})", portable and writer.portable)
+
+
+def copies_storage(call: Call) -> bool:
+    """Whether the cost of `call` depends on the storages behind its arguments."""
+    target = call.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target._schema.name.removeprefix("aten::") in _WHOLE_STORAGE
 
 
 def alignment(meta: ValueMeta) -> int:
@@ -73,8 +85,9 @@ def _target_name(target: Callable[..., Any]) -> tuple[str, bool]:
 class _Writer:
     """Writes arguments as text, numbering values in the order in which they are met."""
 
-    def __init__(self, metas: Sequence[ValueMeta]) -> None:
+    def __init__(self, metas: Sequence[ValueMeta], storages: bool) -> None:
         self.metas = metas
+        self.storages = storages
         self.numbers: dict[int, int] = {}
         self.portable = True
 
@@ -101,4 +114,5 @@ class _Writer:
         meta = self.metas[index]
         shape, stride = list(meta.shape), list(meta.stride)
         device = meta.device.type
-        return f"%{number}:{dtype_name(meta.dtype)}{shape}{stride}+{alignment(meta)}@{device}"
+        of = f" of {meta.storage}" if self.storages else ""
+        return f"%{number}:{dtype_name(meta.dtype)}{shape}{stride}+{alignment(meta)}{of}@{device}"

@@ -9,13 +9,14 @@ synthetic arguments. What cannot be evaluated is zero.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .program import Kind, ValueRef
-from .signature import alignment
+from .signature import alignment, copies_storage
 
 if TYPE_CHECKING:
     from .captured import Captured
@@ -50,15 +51,16 @@ class Synthesizer:
     def _arguments(
         self, call: Call, made: dict[int, torch.Tensor], integers: dict[int, torch.Tensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        whole = copies_storage(call)
         for value in call.refs():
             if value not in made:
-                made[value] = self._value(value, integers)
+                made[value] = self._value(value, integers, whole)
         return tuple(_fill(a, made) for a in call.args), {
             key: _fill(a, made) for key, a in call.kwargs.items()
         }
 
-    def _value(self, value: int, integers: dict[int, torch.Tensor]) -> torch.Tensor:
-        meta = self._metas[value]
+    def _value(self, value: int, integers: dict[int, torch.Tensor], whole: bool) -> torch.Tensor:
+        meta = self._metas[value] if whole else replace(self._metas[value], storage=0)
         if meta.dtype.is_floating_point or meta.dtype.is_complex:
             return random_like(meta)
         try:
@@ -146,11 +148,11 @@ def random_like(meta: ValueMeta) -> torch.Tensor:
 
 
 def _count(meta: ValueMeta) -> int:
-    """Elements of the smallest storage that holds a value at its offset."""
+    """Elements of the smallest storage that holds a value at its offset, or of its own storage."""
     if 0 in meta.shape:
-        return alignment(meta)
+        return max(alignment(meta), meta.storage)
     last = sum((n - 1) * step for n, step in zip(meta.shape, meta.stride, strict=True))
-    return alignment(meta) + 1 + last
+    return max(alignment(meta) + 1 + last, meta.storage)
 
 
 def _with_layout(meta: ValueMeta, flat: torch.Tensor) -> torch.Tensor:

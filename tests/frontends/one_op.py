@@ -35,6 +35,7 @@ def meta_of(tensor: torch.Tensor) -> ValueMeta:
         int(tensor.storage_offset()),
         tensor.dtype,
         tensor.device,
+        tensor.untyped_storage().nbytes() // max(1, tensor.dtype.itemsize),
     )
 
 
