@@ -6,22 +6,40 @@ import torch
 from torch import nn
 
 import lowtide
+from lowtide.frontends.torch.signature import copies_storage
+from lowtide.frontends.torch.synthetic import Synthesizer
 from lowtide.runtime.meter import measure_peak
 
 
 class _HalfScaled(nn.Module):
-    """Writes through a view of half of a tensor."""
+    """Writes through a view of a third of a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc = nn.Linear(64, 64)
+        self.fc = nn.Linear(64, 192)
+        self.out = nn.Linear(64, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.fc(x) * 2.0
-        y[..., :32].mul_(0.5)
-        y[3].add_(1.0)
-        loss: torch.Tensor = self.fc(y).square().mean()
+        qkv = self.fc(x) * 2.0
+        q, k, v = qkv[..., :64], qkv[..., 64:128], qkv[..., 128:]
+        q[..., :2].mul_(0.5)
+        loss: torch.Tensor = self.out(q + k * v).square().mean()
         return loss
+
+
+def test_writes_through_views_are_timed_on_their_storage() -> None:
+    """The arguments of such an op have the storage that they have in the step, and it is larger."""
+    captured = lowtide.capture(_HalfScaled(), torch.randn(48, 64))
+    program = captured.program
+    larger = 0
+    for op in program.ops:
+        if op.call is None or not copies_storage(op.call):
+            continue
+        meta = program.value_meta[op.call.args[0].index]
+        argument = Synthesizer(captured).arguments(op.call)[0][0]
+        assert argument.untyped_storage().nbytes() == meta.storage * meta.dtype.itemsize
+        larger += meta.storage > argument.numel()
+    assert larger > 0
 
 
 def test_peak_of_writes_through_views_is_exact() -> None:
