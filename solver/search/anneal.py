@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Bools = npt.NDArray[np.bool_]
 
+# Moves between two looks at the clock: at most the first, and about the second over the ops.
 CHUNK = 1000
+CHUNK_WORK = 200_000
 # First price of a byte above the budget, in step times per budget: about what saving one costs.
 FIRST_PENALTY = 0.15
 
@@ -72,7 +74,7 @@ def _propose(rule: Bytes, trial: Bytes, gaps: Gaps, ptr: Ints, over: bool, where
             pick = gaps.movable[_pick(gaps.weight)]
             kept = rule[pick] == KEEP or rule[pick] == KEEP_BOTH
             if over and kept and gaps.begin[pick] < where < gaps.end[pick]:
-                trial[pick] = DROP if np.random.random() < 0.5 else KEEP_REMADE  # noqa: NPY002
+                trial[pick] = DROP if np.random.random() < 0.25 else KEEP_REMADE  # noqa: NPY002
                 return
             if not over and not kept:
                 trial[pick] = KEEP if np.random.random() < 0.7 else KEEP_BOTH  # noqa: NPY002
@@ -164,14 +166,13 @@ class Found:
 @functools.cache
 def compile_search() -> None:
     """Compile, or load from numba's cache, what searches run; the clock of a solve starts after."""
-    ops = (Op("a", "a", 1, (), (0,)), Op("b", "b", 1, (0,), (1,)), Op("c", "c", 1, (0, 1), (2,)))
-    graph = Graph("warm-up", ops, (Tensor("x", 1), Tensor("y", 1), Tensor("z", 1)))
+    ops = tuple(Op(f"{i}", "", 1, (0, i - 1) if i > 1 else (0,) * i, (i,)) for i in range(4))
+    graph = Graph("warm-up", ops, tuple(Tensor(f"{i}", 1) for i in range(4)))
     search = Search(graph, 0)
-    rule = search.rule_of(range(3))
+    rule = search.rule_of(range(4))
     search.improve(rule, 1, control=Control(), seconds=60.0, moves=1)
-    search.realise_carried(
-        np.zeros(1, dtype=np.int64), np.ones((1, 3), dtype=np.bool_), np.zeros((1, 3), np.bool_)
-    )
+    none = np.zeros((1, 4), dtype=np.bool_)
+    search.realise_carried(np.zeros(1, dtype=np.int64), none, none)
 
 
 class Search:
@@ -230,8 +231,8 @@ class Search:
             runs = stage_runs.get(int(producer[self.gaps.owner[gap]]), ())
             inside = [b for b in runs if self.gaps.begin[gap] < b <= self.gaps.end[gap]]
             if inside:
-                late = inside[-1] == self.gaps.end[gap]
-                rule[gap] = 0 if late else 2
+                # Made once: what may be made earlier for something else shall then stay.
+                rule[gap] = KEEP_REMADE if len(inside) == 1 else DROP
         return rule
 
     def improve(
@@ -242,7 +243,7 @@ class Search:
         control: Control,
         seconds: float,
         moves: int | None = None,
-        heat: float = 3e-4,
+        heat: float = 1e-4,
     ) -> tuple[Bytes, Found | None]:
         """Anneal from `rule` towards the cheapest schedule within `room` bytes (without resident).
 
@@ -268,7 +269,7 @@ class Search:
         done = 0
         rescue = False
         cold = heat * 1e-3
-        chunk = CHUNK if len(self.graph.ops) < 2000 else CHUNK // 10
+        chunk = max(20, min(CHUNK, CHUNK_WORK // len(self.graph.ops)))
         while not control.over:
             share = (control.elapsed - begun) / seconds
             if moves is not None:
