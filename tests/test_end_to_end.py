@@ -13,6 +13,7 @@ import lowtide
 from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.meter import measure_peak
 from lowtide.solver.errors import NoPlanError
+from lowtide.solver.smallest import smallest_budget
 
 from .models import ZOO, Case, make
 
@@ -52,14 +53,6 @@ def budget_bytes(graph: lowtide.Graph, budget: str) -> str | int:
     return int(float(budget.split()[0]) * peak)
 
 
-def smallest(graph: lowtide.Graph) -> int:
-    """The smallest budget that is found for a graph, from asking for an impossible one."""
-    with pytest.raises(lowtide.InfeasibleError) as caught:
-        lowtide.solve(graph, graph.resident_bytes + 1, time_limit=5)
-    assert caught.value.smallest_bytes is not None
-    return caught.value.smallest_bytes
-
-
 def plan_within(graph: lowtide.Graph, budget: str | int, time_limit: float) -> lowtide.Plan:
     """A plan within the budget, or within the smallest one if none fits."""
     try:
@@ -67,7 +60,7 @@ def plan_within(graph: lowtide.Graph, budget: str | int, time_limit: float) -> l
     except lowtide.InfeasibleError as error:
         found = error.smallest_bytes or 0
     except NoPlanError:
-        found = smallest(graph)
+        found = smallest_budget(graph)
     plan = lowtide.solve(graph, found, time_limit=time_limit, gap=5e-3)
     assert plan.peak_bytes <= found
     return plan

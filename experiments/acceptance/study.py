@@ -12,6 +12,7 @@ from lowtide.frontends.torch.capture import split_batch
 from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.meter import measure_peak, measure_step_time, medians
 from lowtide.solver.errors import NoPlanError
+from lowtide.solver.smallest import smallest_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,20 +121,9 @@ def plan_within(
     """A plan within the budget, or within the smallest one (True) if none is found."""
     try:
         return lowtide.solve(graph, budget, time_limit=time_limit, gap=gap), False
-    except NoPlanError:
-        found = smallest_budget(graph, time_limit)
-    except lowtide.InfeasibleError as error:
-        found = error.smallest_bytes or smallest_budget(graph, time_limit)
+    except (NoPlanError, lowtide.InfeasibleError):
+        found = smallest_budget(graph)
     return lowtide.solve(graph, found, time_limit=time_limit, gap=gap), True
-
-
-def smallest_budget(graph: lowtide.Graph, time_limit: float) -> int:
-    """The smallest budget that is found, by asking for an impossible one."""
-    try:
-        lowtide.solve(graph, graph.resident_bytes + 1, time_limit=time_limit)
-    except lowtide.InfeasibleError as error:
-        return error.smallest_bytes or 0
-    return graph.resident_bytes + 1
 
 
 def step_of(module: nn.Module, batch: Any, loss_fn: Any = None) -> Callable[[], Any]:
