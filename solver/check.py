@@ -39,6 +39,11 @@ def check(graph: Graph, plan: Plan) -> None:
         raise CheckError(
             f"the plan claims {plan.base_time_ns} ns without recomputation, not {base}"
         )
+    made = {t for op in graph.ops for t in op.outputs}
+    resident = sum(x.size_bytes for i, x in enumerate(graph.tensors) if i not in made)
+    resident += graph.extra_resident_bytes
+    if resident != plan.resident_bytes:
+        raise CheckError(f"the plan claims {plan.resident_bytes} B resident, not {resident} B")
     if plan.lower_bound_ns > plan.time_ns:
         raise CheckError(
             f"the lower bound of {plan.lower_bound_ns} ns is above the time {plan.time_ns} ns"

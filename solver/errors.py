@@ -51,9 +51,19 @@ class InfeasibleError(LowtideError):
 
 
 class NoPlanError(LowtideError):
-    """The time limit passed before any schedule within the budget was found."""
+    """The time limit passed before any schedule within the budget was found.
+
+    Attributes
+    ----------
+    smallest_bytes
+        Smallest peak seen, resident bytes included; None if no schedule was looked at.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, *, smallest_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.smallest_bytes = smallest_bytes
 
 
 class CaptureError(InputError):

@@ -134,9 +134,18 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         for index, tensor in enumerate(self.tensors):
             if tensor.size_bytes < 0:
                 raise InputError(f"graph {self.name!r}: tensor {index} has a negative size")
+        limit = 2**61  # sums of them, and of recomputations, must fit 64 bits
+        if max(self._total_bytes(), sum(op.time_ns for op in self.ops)) >= limit:
+            raise InputError(
+                f"graph {self.name!r}: sizes or times sum to more than {limit}: use larger units"
+            )
         names = [op.name for op in self.ops]
         if len(set(names)) != len(names):
             raise InputError(f"graph {self.name!r}: two ops have the same name")
+
+    def _total_bytes(self) -> int:
+        work = sum(max(op.workspace_bytes, op.rerun_workspace_bytes) for op in self.ops)
+        return self.extra_resident_bytes + work + sum(t.size_bytes for t in self.tensors)
 
     @cached_property
     def arrays(self) -> GraphArrays:

@@ -57,7 +57,8 @@ def solve(
         One of `METHODS`: `auto` (adaptive stage refinement), `milp` (the whole staged program), or
         a baseline.
     time_limit
-        Seconds; the best plan found is returned when they pass.
+        Seconds; the best plan found is returned when they pass. Heuristics run to their end, which
+        takes long only on graphs of thousands of ops.
     gap
         Stop when (time - lower bound) / time of the whole step is at most this.
     threads, seed, backend
@@ -258,14 +259,15 @@ def _infeasible(
 def _none_in_time(
     graph: Graph, incumbent: Incumbent, budget_bytes: int, time_limit: float
 ) -> NoPlanError:
-    smallest = incumbent.smallest
-    seen = "" if smallest is None else (
-        f"; the smallest peak seen is {format_bytes(smallest.peak + graph.resident_bytes)} "
-        f"({smallest.peak + graph.resident_bytes} B)"
-    )  # fmt: skip
+    smallest: int | None = None
+    seen = ""
+    if incumbent.smallest is not None:
+        smallest = incumbent.smallest.peak + graph.resident_bytes
+        seen = f"; the smallest peak seen is {format_bytes(smallest)} ({smallest} B)"
     return NoPlanError(
         f"no schedule within {format_bytes(budget_bytes)} ({budget_bytes} B) found in "
-        f"{time_limit:g} s{seen}: give more time or a larger budget"
+        f"{time_limit:g} s{seen}: give more time or a larger budget",
+        smallest_bytes=smallest,
     )
 
 

@@ -31,6 +31,11 @@ class Pulp:
     def __init__(self, solver: str = "PULP_CBC_CMD") -> None:
         self._solver = solver
         self.name = f"pulp:{solver}"
+        available = pulp.listSolvers(onlyAvailable=True)
+        if solver not in available:
+            raise InputError(
+                f"PuLP finds no solver {solver!r} here: choose among {', '.join(available)}"
+            )
 
     def solve(
         self,
@@ -68,11 +73,6 @@ class Pulp:
             options["options"] = [f"randomSeed {seed % 2**31}"]
         for column, value in start.items():
             columns[column].setInitialValue(value)
-        available = pulp.listSolvers(onlyAvailable=True)
-        if self._solver not in available:
-            raise InputError(
-                f"PuLP finds no solver {self._solver!r} here: choose among {', '.join(available)}"
-            )
         status = program.solve(pulp.getSolver(self._solver, **options))
         if status == pulp.LpStatusInfeasible:
             return Answer(Outcome.INFEASIBLE, None, INF, INF)

@@ -194,7 +194,7 @@ class Search:
         self._buffer = np.zeros(12 * count + 1000, dtype=np.int64)
         self.gaps = gaps_of(graph, self.arrays)
         self.movable = self.gaps.movable
-        self.base_time = int(graph.arrays.time.sum())
+        self.base_time = max(1, int(graph.arrays.time.sum()))
 
     def measure(self, computes: Sequence[int]) -> Found:
         """Time and peak of a sequence."""

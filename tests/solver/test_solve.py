@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from lowtide.frontends.generated import random_graph
 from lowtide.solver.baselines import BASELINES
 from lowtide.solver.check import check
-from lowtide.solver.errors import InfeasibleError, InputError, LowtideError, NoPlanError
-from lowtide.solver.graph import Graph
+from lowtide.solver.errors import CheckError, InfeasibleError, InputError, LowtideError, NoPlanError
+from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.plan import Plan, Status, Stop
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
@@ -217,3 +218,30 @@ def test_time_limit_returns_the_best_so_far(method: str) -> None:
     assert time.monotonic() - begun < 20.0
     assert plan.stopped_by in (Stop.TIME_LIMIT, Stop.DONE)
     assert plan.peak_bytes <= plan.budget_bytes
+
+
+def test_zero_times_are_planned() -> None:
+    """A graph without any times still gets a schedule within the budget."""
+    graph = random_graph(3, 30, training=True)
+    ops = tuple(msgspec.structs.replace(op, time_ns=0) for op in graph.ops)
+    free = Graph("free", ops, graph.tensors)
+    plan = solve(free, int(no_recompute_peak(free) * 0.9))
+    assert plan.time_ns == 0
+    assert plan.peak_bytes <= plan.budget_bytes
+
+
+def test_sums_beyond_64_bits_are_refused() -> None:
+    """Sizes or times whose sums would overflow are bad input, in one line."""
+    with pytest.raises(InputError, match="larger units"):
+        Graph("huge", (Op("a", "a", 2**61, (), (0,)),), (Tensor("x", 1),))
+    with pytest.raises(InputError, match="larger units"):
+        Graph("huge", (Op("a", "a", 1, (), (0,)),), (Tensor("x", 2**62),))
+
+
+def test_check_refuses_other_resident_bytes() -> None:
+    """Resident bytes that are not the graph's are a violation."""
+    graph = random_graph(3, 30, training=True)
+    plan = solve(graph, "90%")
+    wrong = msgspec.structs.replace(plan, resident_bytes=plan.resident_bytes + 1)
+    with pytest.raises(CheckError, match="resident"):
+        check(graph, wrong)
