@@ -29,7 +29,7 @@ _PURE_HOOKS = (
 )
 # set once by the libraries themselves, true whether or not the step is replayed
 _PRIVATE = ("_flat_weight", "_output_capturing_hooks_installed")
-_REGISTERED = {"_parameters", "_buffers", "_modules"}
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def refuse_modules(model: nn.Module, loss_fn: Callable[..., Any] | None, trace_hooks: bool) -> None:
@@ -86,6 +86,7 @@ def untouched(root: Root) -> Iterator[None]:
     """
     modules = [(shown(name), m) for name, m in root.named_modules() if m is not root]
     before = [(name, m, _state(m), dict(m.__dict__)) for name, m in modules]
+    registered = [[dict(m.__dict__[kind]) for kind in _REGISTERED] for _, m in modules]
     generators = _generators()
     states = [(name, get(), put) for name, get, put in generators]
     changed = advice = ""
@@ -99,8 +100,9 @@ def untouched(root: Root) -> Iterator[None]:
                 put(state)
                 changed = changed or f"the step itself draws from, or seeds, {name}"
                 advice = advice or "use PyTorch's default generator, and seed it outside"
-        for name, module, state, everything in before:
-            found = _restore(module, state, everything)
+        for (name, module, state, everything), members in zip(before, registered, strict=True):
+            found = _restore_members(module, everything, members)
+            found = _restore(module, state, everything) or found
             if found:
                 where = f"{name} ({type(module).__name__})" if name else type(module).__name__
                 changed = changed or f"forward of {where} sets its attribute {found!r}"
@@ -116,6 +118,22 @@ def _state(module: nn.Module) -> dict[str, Any]:
         for key, value in module.__dict__.items()
         if key not in _REGISTERED
     }
+
+
+def _restore_members(
+    module: nn.Module, everything: dict[str, Any], members: list[dict[str, Any]]
+) -> str:
+    """Undo changes of parameters, buffers and submodules; returns the name of one that changed."""
+    found = ""
+    for kind, old in zip(_REGISTERED, members, strict=True):
+        now = module.__dict__[kind] = everything[kind]
+        for key in [*old, *now]:
+            if key not in now or key not in old or now[key] is not old[key]:
+                found = found or key
+        if found:
+            now.clear()
+            now.update(old)
+    return found
 
 
 def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any]) -> str:

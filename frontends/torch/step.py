@@ -20,7 +20,7 @@ from .sources import shown
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.utils._pytree import TreeSpec
 
@@ -112,34 +112,32 @@ class Step(nn.Module):
         adopt: Callable[[torch.Tensor], torch.Tensor],
     ) -> Any:
         """Run the user's code on `tensors`, one per source; `adopt` meets unknown real tensors."""
-        named, flat = {}, list(self.leaves)
+        flat = list(self.leaves)
         for source, tensor in zip(self.sources, tensors, strict=True):
-            if source.kind in ("param", "buffer"):
-                named[source.name] = tensor
-            elif source.kind == "input":
+            if source.kind == "input":
                 flat[source.position] = tensor
         args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
         stand_ins = {id(s.real): t for s, t in zip(self.sources, tensors, strict=True)}
         root: Root = self.__dict__["root"]
         watch = Watch(stand_ins, self.names, adopt, self.trace_hooks)
+        registered = {
+            id(s.real): t
+            for s, t in zip(self.sources, tensors, strict=True)
+            if s.kind in ("param", "buffer")
+        }
         keeper = BufferKeeper(root)
-
-        def forward() -> Any:
+        with (
+            swapped(root, registered),
+            watch,
+            torch.enable_grad(),
+            contextlib.ExitStack() as stack,
+        ):
+            for kind, dtype in self.autocast:
+                stack.enter_context(torch.autocast(kind, dtype))
             keeper.note()
-            out = root_forward(args, kwargs)
+            out = root(args, kwargs)
             keeper.write_back()
             return out
-
-        # functional_call runs `forward`, so swap it in for the duration of the call
-        root_forward = root.forward
-        root.__dict__["forward"] = forward
-        try:
-            with watch, torch.enable_grad(), contextlib.ExitStack() as stack:
-                for kind, dtype in self.autocast:
-                    stack.enter_context(torch.autocast(kind, dtype))
-                return torch.func.functional_call(root, named, ())
-        finally:
-            del root.__dict__["forward"]
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The tensors that the joint graph returns."""
@@ -158,6 +156,28 @@ class Step(nn.Module):
             leaf, tensor = self.plan.leaves[index], leaves[index]
             results.append(tensor if leaf.differentiable else tensor.detach())
         return results
+
+
+@contextlib.contextmanager
+def swapped(root: nn.Module, stand_ins: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Put stand-ins in the place of parameters and buffers, once per place.
+
+    `torch.func.functional_call` goes by names, and so swaps a module that has two paths twice: the
+    second time it takes the stand-in for the original.
+    """
+    originals: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    try:
+        for module in root.modules():
+            kinds: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for registered in kinds:
+                for name, tensor in registered.items():
+                    if id(tensor) in stand_ins:
+                        originals.append((registered, name, tensor))
+                        registered[name] = stand_ins[id(tensor)]
+        yield
+    finally:
+        for registered, name, tensor in originals:
+            registered[name] = tensor
 
 
 def ambient_autocast() -> tuple[tuple[str, torch.dtype], ...]:
@@ -189,6 +209,14 @@ class BufferKeeper:
         for path, module, name, old in self.parameters:
             if module._parameters.get(name) is not old:
                 raise CaptureError(f"forward assigns a new tensor to the parameter {shown(path)}")
+        known = {(id(module), name) for _, module, name, _ in [*self.before, *self.parameters]}
+        for path, module in self.root.named_modules():
+            for name, tensor in [*module._buffers.items(), *module._parameters.items()]:
+                if tensor is not None and (id(module), name) not in known:
+                    what = shown(f"{path}.{name}")
+                    raise CaptureError(
+                        f"forward registers the parameter or buffer {what}; do it in __init__"
+                    )
         for path, module, name, old in self.before:
             new = module._buffers.get(name)
             if new is old:

@@ -368,8 +368,17 @@ def degenerate() -> Made:
     return Lambda(body), (rows(), torch.zeros(0, 4)), None
 
 
+def one_module_twice() -> Made:
+    """One linear layer and one batch norm, each at several paths."""
+    linear, norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+    model = Lambda(lambda self, x: self.again(self.twice(x)), twice=linear, again=linear)
+    block = nn.Sequential(model, norm, nn.ReLU(), norm, model)
+    return block, (rows(),), lambda out: out.square().mean()
+
+
 EXACT: tuple[Callable[[], Made], ...] = (
     mlp, cnn, gpt, inplace, autocast, unet, channels_last, frozen, teacher, custom_function,
     checkpointed, forces, penalty, structured, two_losses, random_kinds, gradient_layouts,
     mutated_input, buffers, normalised, degenerate,
+    one_module_twice,
 )  # fmt: skip

@@ -47,11 +47,12 @@ def test_program_equals_eager(make: Callable[[], models.Made]) -> None:
     assert compare(captured.model, lambda: batch if keep else fresh(batch), captured) == []
 
 
-def test_model_and_generators_are_untouched() -> None:
+@pytest.mark.parametrize("make", [models.cnn, models.one_module_twice], ids=lambda m: m.__name__)
+def test_model_and_generators_are_untouched(make: Callable[[], models.Made]) -> None:
     """Capture changes neither parameters, buffers and modules nor any random state."""
     torch.manual_seed(3)
     random.seed(3)
-    model, batch, loss = models.cnn()
+    model, batch, loss = make()
     before = {name: (id(t), t.clone()) for name, t in model.state_dict(keep_vars=True).items()}
     states = torch.get_rng_state(), random.getstate()
     capture(model, batch, loss, times="none")

@@ -77,6 +77,18 @@ def outgrows(self: Any, x: torch.Tensor) -> Any:
     return self.lin(x).sum()
 
 
+def registers(self: Any, x: torch.Tensor) -> Any:
+    """A buffer that is made in the forward."""
+    self.register_buffer("made", torch.ones(4))
+    return self.lin(x).sum()
+
+
+def swaps_module(self: Any, x: torch.Tensor) -> Any:
+    """A submodule that is replaced in the forward."""
+    self.act = nn.ReLU()
+    return self.act(self.lin(x)).sum()
+
+
 GENERATOR = torch.Generator()
 OUTSIDE = torch.randn(4, 4, requires_grad=True)
 REFUSED: list[tuple[Callable[..., Any], str]] = [
@@ -92,6 +104,8 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (hooked, "hook is registered on a tensor"),
     (moves_weight, "changes the param weight in place"),
     (switches_on, "switches on the gradient"),
+    (registers, "registers the parameter or buffer made"),
+    (swaps_module, "sets its attribute 'act'"),
     (twins, "outputs 0 and 1 share memory"),
     (outgrows, "replaces the buffer one by a tensor of another shape"),
     (lambda self, x: x * 2, "nothing that the step returns requires a gradient"),
@@ -102,16 +116,24 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
 ]
 
 
+def identities(model: nn.Module) -> list[tuple[str, int]]:
+    """Name and identity of each parameter, buffer and submodule."""
+    kinds = (model.named_parameters(), model.named_buffers(), model.named_modules())
+    return [(name, id(member)) for kind in kinds for name, member in kind]
+
+
 @pytest.mark.parametrize(("body", "message"), REFUSED, ids=[m[:30] for _, m in REFUSED])
 def test_step_is_refused_by_name(body: Callable[..., Any], message: str) -> None:
     """The error is one line that says what is in the way, and capture leaves no trace."""
     model = Lambda(body)
     before = set(model.__dict__)
+    members = identities(model)
     state = torch.get_rng_state()
     with pytest.raises(CaptureError, match=message) as caught:
         capture(model, (rows(),), times="none")
     assert "\n" not in str(caught.value)
     assert set(model.__dict__) == before
+    assert identities(model) == members
     assert torch.equal(torch.get_rng_state(), state)
 
 
