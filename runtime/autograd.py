@@ -62,11 +62,13 @@ class Run:
         Where its outputs are.
     tangents
         For each tangent: place in the outputs of its output, shape, strides, dtype, device.
+    absent
+        Places of tangents that did not arrive in the running backward.
     saved
         Values that backward needs; None once a backward has consumed them.
     """
 
-    __slots__ = ("code", "device", "running", "saved", "taken", "tangents", "watched")
+    __slots__ = ("absent", "code", "device", "running", "saved", "taken", "tangents", "watched")
 
     def __init__(self, code: StepCode, tangents: Sequence[Tangent], saved: list[Any]) -> None:
         self.code = code
@@ -74,6 +76,7 @@ class Run:
         # Tokens live where the outputs do, so that all nodes run on one thread and stream.
         self.device = torch.device("cpu")
         self.saved: list[Any] | None = saved
+        self.absent: frozenset[int] = frozenset()
         self.watched: list[tuple[torch.Tensor, int, str]] = []
         self.running: Generator[None, None, None] | None = None
         self.taken: list[torch.Tensor] = []
@@ -106,6 +109,9 @@ class Run:
         else:
             self.saved = None
             self.watched = []
+        self.absent = frozenset(
+            place for place, t in enumerate(self.tangents) if t.arrived(gradients) is None
+        )
         tangents = [tangent.of(gradients) for tangent in self.tangents]
         self.taken = []
         self.running = self.code.backward(saved, self._push(), *tangents)
@@ -113,13 +119,21 @@ class Run:
     def _push(self) -> Callable[[torch.Tensor], None]:
         return self.taken.append
 
-    def advance(self) -> list[torch.Tensor]:
-        """Run one stage; the gradients that are final after it."""
+    def advance(self, stage: int) -> list[torch.Tensor | None]:
+        """Run the next stage; the gradients that are final after it.
+
+        None for one that depends on absent tangents only, as for a parameter out of reach.
+        """
         assert self.running is not None
         with quiet():
             next(self.running, None)
-        gradients = self.taken[:]
+        gradients: list[torch.Tensor | None] = [*self.taken]
         self.taken.clear()
+        if self.absent:
+            for place, gradient in enumerate(self.code.stages[stage]):
+                behind = self.code.tangents_behind[gradient]
+                if behind and behind <= self.absent:
+                    gradients[place] = None
         return gradients
 
     def stop(self) -> None:
@@ -143,9 +157,13 @@ class Tangent:
         self.output = output
         self.shape, self.stride, self.dtype, self.device = shape, stride, dtype, device
 
+    def arrived(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+        """The gradient of the output, if there is one."""
+        return gradients[self.output] if self.output >= 0 else None
+
     def of(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """The gradient that arrived, in the captured layout; zeros if none did."""
-        gradient = gradients[self.output] if self.output >= 0 else None
+        gradient = self.arrived(gradients)
         if gradient is None:
             new = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
             return new.zero_()
@@ -178,7 +196,7 @@ class _Stage(torch.autograd.Function):
             )
         if ctx.stage == 0:
             run.start(gradients)
-        final = run.advance()
+        final = run.advance(ctx.stage)
         following = ctx.next_functions[0][0] if ctx.stage + 1 < len(run.code.stages) else None
         if following is None or not torch._C._will_engine_execute_node(following):
             run.stop()

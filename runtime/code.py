@@ -33,6 +33,8 @@ class StepCode:
         `alias_outputs` returns, or ("literal", leaf).
     stages
         For each stage: gradients (indices into `Program.gradients`), in the order of the pushes.
+    tangents_behind
+        For each of `Program.gradients`: places of the tangents that it depends on.
     saved_outputs
         Pairs (place in `saved`, place in the outputs) of output values that backward reads.
     watched_outputs, watched_inputs
@@ -46,6 +48,7 @@ class StepCode:
     output_values: tuple[int, ...]
     leaves: tuple[tuple[str, int], ...]
     stages: tuple[tuple[int, ...], ...]
+    tangents_behind: tuple[frozenset[int], ...]
     saved_outputs: tuple[tuple[int, int], ...]
     watched_outputs: tuple[int, ...]
     watched_inputs: tuple[int, ...]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..solver.errors import ReplayError
 from .code import StepCode
 from .emitter import Emitter
-from .gradients import plan_departures
+from .gradients import plan_departures, tangents_behind
 from .order import Order
 from .source import build_functions
 
@@ -83,6 +83,7 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
         output_values=tuple(values),
         leaves=leaves,
         stages=stage_gradients,
+        tangents_behind=tangents_behind(program),
         saved_outputs=tuple(
             (place, place_of[v]) for place, v in enumerate(emitter.carried) if v in place_of
         ),

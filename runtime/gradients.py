@@ -1,10 +1,11 @@
-"""Where in backward each gradient leaves the generated code, and which must leave as a copy."""
+"""Where in backward each gradient leaves the generated code, which as a copy, and which is None."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..frontends.torch.program import Kind
 from .stages import stage_count, stage_ends
 
 if TYPE_CHECKING:
@@ -95,3 +96,28 @@ def _last_uses(program: Program, order: Order, emitter: Emitter) -> dict[int, in
 
 def _bytes(program: Program, key: int) -> int:
     return program.graph.tensors[key].size_bytes if key >= 0 else 0
+
+
+def tangents_behind(program: Program) -> tuple[frozenset[int], ...]:
+    """For each gradient: the tangents (by place among the tangents) that it depends on.
+
+    A gradient none of whose tangents arrived is None, as in the plain run; zeros would make
+    optimizers with momentum or weight decay move the parameter.
+    """
+    tangents = [spec.value for spec in program.inputs if spec.kind == "tangent"]
+    behind = {value: frozenset((place,)) for place, value in enumerate(tangents)}
+
+    def of(value: int) -> frozenset[int]:
+        if value not in behind:
+            view = program.views.get(value)
+            sources = () if view is None else tuple(view.refs())
+            behind[value] = frozenset().union(*map(of, sources))
+        return behind[value]
+
+    for op in program.ops:
+        if op.kind is not Kind.BACKWARD:
+            found = frozenset[int]().union(*map(of, op.reads))
+            behind.update(dict.fromkeys(op.writes, found))
+    return tuple(
+        frozenset() if spec.value is None else of(spec.value) for spec in program.gradients
+    )

@@ -405,3 +405,55 @@ def test_graph_memory_after_backward() -> None:
     reading = measure_peak(step)
     gradient_bytes = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
     assert reading.end_bytes == gradient_bytes + 4
+
+
+class _Heads(nn.Module):
+    """A shared trunk, two heads with a loss each, and a view in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.one, self.two = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of each head."""
+        h = self.trunk(x).tanh()
+        return self.one(h.view(-1, 4)).square().mean(), self.two(h).square().mean()
+
+
+def test_gradients_out_of_reach_are_none() -> None:
+    """Backward from some outputs leaves the other outputs' own parameters without a gradient."""
+    torch.manual_seed(0)
+    plain, x = _Heads(), torch.randn(5, 4)
+    module = _replayed(copy.deepcopy(plain), x)
+    assert isinstance(module, ReplayModule)
+    for pick in ((0,), (1,), (0, 1)):
+        found: list[list[torch.Tensor | None]] = []
+        asked: list[list[torch.Tensor | None]] = []
+        for net in (plain, module):
+            net.zero_grad()
+            torch.autograd.backward([net(x)[i] for i in pick])
+            found.append(_grads(net))
+            losses = [net(x)[i] for i in pick]
+            asked.append([*torch.autograd.grad(losses, _parameters(net), allow_unused=True)])
+        assert _same(*found)
+        assert _same(*asked)
+        assert any(grad is None for grad in found[0]) is (len(pick) == 1)
+
+
+@pytest.mark.parametrize("stages", [1, 8])
+def test_absent_gradients_leave_weight_decay_alone(stages: int) -> None:
+    """An optimizer does not decay the parameters of a head that had no loss, however staged."""
+    torch.manual_seed(0)
+    plain, x = _Heads(), torch.randn(5, 4)
+    module = _replayed(copy.deepcopy(plain), x)
+    module.__dict__["_wiring"] = Wiring(
+        module.captured.program, module.plan.schedule, stages=stages
+    )
+    for net in (plain, module):
+        optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.5)
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(x)[0].backward()
+            optimizer.step()
+    pairs = zip(_parameters(plain), _parameters(module), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
