@@ -42,8 +42,10 @@ def _run(argv: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        result = app(args=argv, prog_name="lowtide", standalone_mode=False)
+        # Without arguments the help is the answer, not an error.
+        result = app(args=arguments or ["--help"], prog_name="lowtide", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
     except BrokenPipeError:

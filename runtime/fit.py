@@ -37,7 +37,7 @@ def fit(
         A tuple of positional arguments, a dict of keyword arguments, or a single tensor.
     memory_budget
         Device memory of the step, parameters and gradients included: `6GiB`, bytes, or a
-        percentage of what can be saved.
+        percentage: resident bytes + 60% of what the rest takes without recomputation.
     loss_fn
         `loss_fn(out)` or `loss_fn(out, batch)`; the module then returns the loss.
     extra_resident_bytes

@@ -129,7 +129,7 @@ def compare(
     graph
         The step.
     budgets
-        Amounts such as `6GiB`, bytes, or percentages of what can be saved.
+        Amounts such as `6GiB`, bytes, or percentages as `parse_budget` takes them.
     methods
         Names from `METHODS`, or `all`.
     time_limit

@@ -52,7 +52,7 @@ def solve(
     graph
         The training step.
     budget
-        `6GiB`, bytes, a percentage of what can be saved, or `max`; see `parse_budget`.
+        `6GiB`, bytes, a percentage such as `60%`, or `max`; see `parse_budget`.
     method
         One of `METHODS`: `auto` (adaptive stage refinement), `milp` (the whole staged program), or
         a baseline.

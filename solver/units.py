@@ -17,8 +17,8 @@ _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*|%)
 def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: int) -> int:
     """Bytes of a budget such as `6GiB`, `6e9`, `60%` or `max`.
 
-    A percentage p means resident + p% of (peak without recomputation - resident), so that it says
-    how much of what can be saved is left. Anything else is the whole device memory of the step.
+    A percentage p means resident + p% of (peak without recomputation - resident).
+    Anything else is the whole device memory of the step.
 
     Parameters
     ----------

@@ -204,3 +204,11 @@ def test_full_disk_under_stdout_is_one_line() -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "No space left" in line
+
+
+def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bare `lowtide` shows its help page on stdout, line by line."""
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: lowtide")
+    assert len(out.splitlines()) > 15

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 METHODS = ("sqrt_n", "log_n", "greedy", "auto")
 COLUMNS = (
-    "budget", "of savable", "method", "predicted peak", "measured peak", "predicted",
+    "budget", "share", "method", "predicted peak", "measured peak", "predicted",
     "measured", "lower bound", "bit-equal",
 )  # fmt: skip
 

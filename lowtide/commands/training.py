@@ -120,7 +120,8 @@ def loss_of(output: Any) -> torch.Tensor:
 
 
 def _forward_backward(forward: Callable[[], Any]) -> float:
-    loss = loss_of(forward())
+    output = forward()  # held until the end, as training loops hold it: logits count
+    loss = loss_of(output)
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.item()
 

@@ -158,6 +158,10 @@ def _percent_axis(ax: Axes, scale: Scale, factor: float) -> None:
         return start + np.asarray(percent) * room / 100.0
 
     top = ax.secondary_xaxis("top", functions=(to_percent, from_percent))
-    top.set_xlabel("% of what can be saved that is left", fontsize=9, color=INK)
+    top.set_xlabel(
+        "% of the peak without recomputation (resident bytes left out)",
+        fontsize=9,
+        color=INK,
+    )
     top.tick_params(labelsize=8, colors=MUTED)
     top.spines["top"].set_color(MUTED)
