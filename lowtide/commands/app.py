@@ -24,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 done; 1 failed check or unexpected error; 2 usage or bad input; "
-        "3 infeasible (the smallest reachable budget is printed); 4 time limit, best plan written; "
+        "3 infeasible (the smallest budget found is printed); 4 time limit, best plan written; "
         "5 time limit, none found; 130 interrupted, best plan written."
     ),
 )
