@@ -376,9 +376,39 @@ def one_module_twice() -> Made:
     return block, (rows(),), lambda out: out.square().mean()
 
 
+def resized() -> Made:
+    """Every kind of resizing, by fractions and to sizes, with and without antialiasing."""
+
+    def body(self: Any, x: torch.Tensor) -> Any:
+        h = self.conv(x)
+        line, cube = h.flatten(2), h.unflatten(3, (4, 2))
+        parts = [F.interpolate(h, scale_factor=2.3, mode=m) for m in ("bilinear", "bicubic")]
+        parts += [F.interpolate(h, size=(11, 5), mode=m) for m in ("nearest", "nearest-exact")]
+        parts += [F.interpolate(h, (5, 4), mode="bicubic", align_corners=True, antialias=True)]
+        parts += [F.interpolate(line, scale_factor=1.7, mode="linear")]
+        parts += [F.interpolate(cube, scale_factor=1.7, mode="trilinear")]
+        return sum(self.conv(part).square().mean() for part in parts if part.dim() == 4) + sum(
+            part.square().mean() for part in parts
+        )
+
+    return Lambda(body, conv=nn.Conv2d(3, 3, 3, padding=1)), (torch.randn(2, 3, 9, 8),), None
+
+
+def margins() -> Made:
+    """Shrinkage and margin losses."""
+
+    def body(self: Any, x: torch.Tensor) -> Any:
+        h = F.hardshrink(self.lin(x), 0.1) + F.softshrink(x @ self.weight, 0.1)
+        labels = torch.tensor([[0, 2, -1, 0], [1, -1, 0, 0], [3, 0, 1, -1]])
+        single = F.multi_margin_loss(h, torch.tensor([0, 3, 1]), p=2, weight=torch.ones(4) / 3)
+        return single + F.multilabel_margin_loss(h, labels)
+
+    return Lambda(body), (rows(),), None
+
+
 EXACT: tuple[Callable[[], Made], ...] = (
     mlp, cnn, gpt, inplace, autocast, unet, channels_last, frozen, teacher, custom_function,
     checkpointed, forces, penalty, structured, two_losses, random_kinds, gradient_layouts,
     mutated_input, buffers, normalised, degenerate,
-    one_module_twice,
+    one_module_twice, resized, margins,
 )  # fmt: skip
