@@ -128,7 +128,7 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
     root: Root = step.__dict__["root"]
     home = home_device(step.sources)
     lstm = any(isinstance(m, nn.LSTM) for m in root.modules())
-    with untouched(root), export.tracing(compiled=compiled, lstm=lstm):
+    with untouched(root), export.tracing(compiled=compiled, lstm=lstm, state=step.lasting):
         dry_run(step, mode)
         try:
             joint = export.export_joint(step, [source.fake for source in step.sources])

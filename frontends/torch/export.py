@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-import torch.utils.checkpoint
 from torch import fx
 
 from ...solver.errors import CaptureError
+from .checkpoints import checkpoints_off
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
@@ -104,6 +104,12 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+def count_change(tensor: torch.Tensor) -> None:
+    """Count one change more of a fake tensor, for operators that do not."""
+    if is_fake(tensor):
+        torch.autograd.graph.increment_version(tensor)
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is an ordinary one with data: not fake, functional or another subclass."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
@@ -176,42 +182,17 @@ def compiling(compiled: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def checkpoints_off() -> Iterator[None]:
-    """Make `torch.utils.checkpoint` run its function plainly: what to recompute is our decision.
+def tracing(
+    *, compiled: bool, lstm: bool, state: Callable[[], dict[str, tuple[torch.Tensor, int]]]
+) -> Iterator[None]:
+    """All that holds while a step is traced; `lstm` says whether it has one.
 
-    Its own recomputation would restore the real generator's state, which a trace cannot see.
+    `state` is asked for the tensors that the step might change, as `checkpoints_off` needs them.
     """
-
-    class Plain:
-        @staticmethod
-        def apply(function: Any, _preserve: Any, *args: Any) -> Any:
-            return function(*args)
-
-    def plain(*_args: Any, **_kwargs: Any) -> Iterator[None]:
-        yield
-
-    module = torch.utils.checkpoint
-    saved = {
-        name: getattr(module, name)
-        for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
-        if hasattr(module, name)
-    }
-    try:
-        module.CheckpointFunction = Plain  # type: ignore[assignment, misc]
-        module._checkpoint_without_reentrant_generator = plain
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(module, name, value)
-
-
-@contextlib.contextmanager
-def tracing(*, compiled: bool, lstm: bool) -> Iterator[None]:
-    """All that holds while a step is traced; `lstm` says whether it has one."""
     with (
         plain_autocast(),
         compiling(compiled),
-        checkpoints_off(),
+        checkpoints_off(state),
         plain_lstm(lstm),
         whole_operators(),
     ):

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...solver.errors import CaptureError
+from . import export
 from .output import flatten_output
 from .sources import shown
 from .watch import Watch
@@ -138,6 +139,19 @@ class Step(nn.Module):
             out = root(args, kwargs)
             keeper.write_back()
             return out
+
+    def lasting(self) -> dict[str, tuple[torch.Tensor, int]]:
+        """Name to tensor and version of what outlives the step, while the dry run uses it."""
+        found = {}
+        for path, module in self.__dict__["root"].named_modules():
+            for name, tensor in module._buffers.items():
+                if tensor is not None and export.is_fake(tensor):
+                    found[f"the buffer {shown(f'{path}.{name}')}"] = tensor, tensor._version
+        for index, source in enumerate(self.sources):
+            if source.kind in ("input", "constant"):
+                place = source.position if source.kind == "input" else index
+                found[f"the {source.kind} {place}"] = source.fake, source.fake._version
+        return found
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The tensors that the joint graph returns."""

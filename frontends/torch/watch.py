@@ -31,6 +31,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # PyTorch's own tracing code, whose tensors are none of the user's
 _TRACERS = tuple(_TORCH + part for part in ("_subclasses", "_functorch", "_library", "_ops", "fx"))
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+_STATISTICS = {"batch_norm", "instance_norm", "native_batch_norm"}
 _SWITCHES = {"requires_grad_"}
 _HOOK_MAKERS = {"register_hook", "register_post_accumulate_grad_hook"}
 
@@ -137,6 +138,9 @@ class Watch(TorchFunctionMode):
         export.set_origin(f"{origin}\n{self.path[-1] if self.path else ''}")
         args, kwargs = self._swap(args), self._swap(kwargs) if kwargs else {}
         result = func(*args, **kwargs)
+        if name in _STATISTICS:
+            for tensor in statistics(func, args, kwargs):
+                export.count_change(tensor)
         self.known.note(func, name, args, kwargs, result)
         return result
 
@@ -167,6 +171,20 @@ def drops_between_layers(args: tuple[Any, ...]) -> bool:
     start = next((i for i, item in enumerate(args) if isinstance(item, bool)), len(args))
     layers, rate, train = (*args[start + 1 : start + 4], 1, 0.0, False)[:3]
     return bool(train) and rate > 0 and layers > 1
+
+
+def statistics(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[torch.Tensor]:
+    """The running statistics that a call of a norm updates, without counting a change of them."""
+    functional = getattr(func, "__module__", "") == "torch.nn.functional"
+    start = 1 if functional else 3
+    training = args[5] if len(args) > 5 else func.__name__ == "instance_norm"
+    if not kwargs.get("training", kwargs.get("use_input_stats", training)):
+        return []
+    names = (kwargs.get("running_mean"), kwargs.get("running_var"))
+    found = (*args[start : start + 2], *names)
+    return [item for item in found if isinstance(item, torch.Tensor)]
 
 
 def drops_all(

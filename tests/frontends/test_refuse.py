@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lowtide.frontends.torch import export
 from lowtide.frontends.torch.capture import capture
@@ -157,6 +158,44 @@ def test_module_is_refused_by_name(make: Callable[[], nn.Module], message: str) 
     """Modules whose effects a replay would lose are named."""
     with pytest.raises(CaptureError, match=message):
         capture(make(), (rows(),), times="none")
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_state_changed_in_a_checkpoint_is_refused(reentrant: bool) -> None:
+    """Eager training updates it twice, a replay would once; in eval mode it stays as it is."""
+
+    def body(self: Any, x: torch.Tensor) -> Any:
+        return checkpoint(self.inner, self.lin(x), use_reentrant=reentrant)
+
+    model = Lambda(body, inner=nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    with pytest.raises(CaptureError, match=r"buffer inner\.1\.running_mean changes inside torch"):
+        capture(model, (rows(),), lambda out: out.sum(), times="none")
+    assert capture(model.eval(), (rows(),), lambda out: out.sum(), times="none").graph.ops
+
+    norm = nn.InstanceNorm1d(3, track_running_stats=True)
+    model = Lambda(body, inner=norm)
+    with pytest.raises(CaptureError, match=r"buffer inner\.running_mean changes inside torch"):
+        capture(model, (rows(),), lambda out: out.sum(), times="none")
+
+    def steps(self: Any, x: torch.Tensor) -> Any:
+        self.one = self.one + 1
+        return self.lin(x) * self.one
+
+    def body_of_steps(self: Any, x: torch.Tensor) -> Any:
+        return checkpoint(steps, self, self.lin(x), use_reentrant=reentrant)
+
+    with pytest.raises(CaptureError, match="buffer one changes inside torch"):
+        capture(Lambda(body_of_steps), (rows(),), lambda out: out.sum(), times="none")
+
+    def writes(self: Any, x: torch.Tensor, seen: torch.Tensor) -> Any:
+        seen.add_(1)
+        return self.lin(x)
+
+    def body_of_writes(self: Any, x: torch.Tensor, seen: torch.Tensor) -> Any:
+        return checkpoint(writes, self, self.lin(x), seen, use_reentrant=reentrant)
+
+    with pytest.raises(CaptureError, match="the input 1 changes inside torch"):
+        capture(Lambda(body_of_writes), (rows(), rows()), lambda out: out.sum(), times="none")
 
 
 def test_dropout_between_recurrent_layers_is_refused() -> None:
