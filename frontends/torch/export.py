@@ -171,7 +171,7 @@ def compiling(compiled: bool) -> Iterator[None]:
     try:
         torch.compiler._is_compiling_flag = compiled
         for logger in loggers:
-            logger.setLevel(logging.ERROR)
+            logger.setLevel(logging.CRITICAL)  # what fails is raised, and reported in one line
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -196,6 +197,21 @@ def test_state_changed_in_a_checkpoint_is_refused(reentrant: bool) -> None:
 
     with pytest.raises(CaptureError, match="the input 1 changes inside torch"):
         capture(Lambda(body_of_writes), (rows(), rows()), lambda out: out.sum(), times="none")
+
+
+def test_refusal_is_silent() -> None:
+    """PyTorch's own log of what fails on fake tensors does not reach the user's screen."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("torch")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(CaptureError, match="must have same reduction dim"):
+            capture(nn.Linear(5, 4), (rows(),), lambda out: out.sum(), times="none")
+    finally:
+        logger.removeHandler(handler)
+    assert records == []
 
 
 def test_dropout_between_recurrent_layers_is_refused() -> None:
