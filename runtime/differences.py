@@ -13,18 +13,27 @@ from ..solver.errors import ReplayError
 from .flatten import children, describe_structure, leaf_names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..frontends.torch.program import Program
+    from .behaviour import Behaviour
 
 LOSS = "loss_fn"
 _ADVICE = "capture and solve again for it, or call the original model"
 
 
 def explain(
-    program: Program, model: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    program: Program,
+    behaviours: Sequence[Behaviour],
+    model: nn.Module,
+    loss_fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> ReplayError:
     """The error that names the first difference."""
     return ReplayError(
         _training_difference(program, model, loss_fn)
+        or _behaviour_difference(program, behaviours, model, loss_fn)
         or _settings_difference(program, model, loss_fn)
         or _autocast_difference(program)
         or _argument_difference(program, args, kwargs)
@@ -64,6 +73,43 @@ def _training_difference(program: Program, model: nn.Module, loss_fn: Any) -> st
                 f"{where} is in {now} mode and was captured in {then} mode: "
                 f"call .{then}() on it, or capture and solve again"
             )
+    return None
+
+
+def _behaviour_difference(
+    program: Program, behaviours: Sequence[Behaviour], model: nn.Module, loss_fn: Any
+) -> str | None:
+    modules = modules_of(model, loss_fn)
+    specs = {spec.value: spec for spec in program.inputs}
+    tensors: dict[int, torch.Tensor] = {}
+    for then in behaviours:
+        if then.path not in modules:
+            return f"module {then.path} is gone since capture: capture again"
+        words = then.difference(modules[then.path])
+        if words is not None:
+            return words
+        for name, value in then.tensors.items():
+            where = f"{then.path}.{name}" if then.path else name
+            found = modules[then.path].__dict__.get(name)
+            if not isinstance(found, torch.Tensor):
+                return f"{where} was a tensor when captured and is none now: capture again"
+            meta = program.value_meta[value]
+            looks, looked = (
+                (tuple(found.shape), found.dtype, found.device),
+                (meta.shape, meta.dtype, meta.device),
+            )
+            if looks != looked:
+                return (
+                    f"tensor {where} is {_words(*looks)}; the plan was made for "
+                    f"{_words(*looked)}: capture and solve again"
+                )
+            if found.requires_grad and not specs[value].requires_grad:
+                return (
+                    f"tensor {where} requires a gradient now and did not when captured: "
+                    "capture and solve again"
+                )
+            if tensors.setdefault(value, found) is not found:
+                return f"{where} and another attribute were one tensor when captured: capture again"
     return None
 
 

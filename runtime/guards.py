@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
+from .behaviour import Behaviour, forward_differs, hook_keys
 from .differences import LOSS, autocast_kinds, modules_of, same_literal, same_strides
 from .flatten import flatten_lines
 from .literals import Namespace, write_argument
@@ -36,12 +37,17 @@ class Guards:
         or None if something differs.
     source
         Its source.
+    behaviours
+        What the modules were when the step was built; none without a model.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self, program: Program, model: nn.Module | None = None, loss_fn: Any = None
+    ) -> None:
         self.program = program
+        self.behaviours = _behaviours(program, model, loss_fn) if model is not None else ()
         self.inputs = [spec for spec in program.inputs if spec.kind != "tangent"]
-        self.source, namespace = _write(program, self.inputs)
+        self.source, namespace = _write(program, self.inputs, self.behaviours)
         self.fast: Callable[..., list[torch.Tensor] | None]
         (self.fast,) = build_functions(self.source, namespace, ("resolve",), "guards")
         self._signatures: dict[type, inspect.Signature | None] = {}
@@ -88,6 +94,13 @@ class Guards:
         return positional, {name: given[name] for name in sample[1]}
 
 
+def _behaviours(program: Program, model: nn.Module, loss_fn: Any) -> tuple[Behaviour, ...]:
+    constants = {id(s.tensor): s.value for s in program.inputs if s.kind == "constant"}
+    modules = modules_of(model, loss_fn)
+    paths = [path for path in program.training if path in modules]
+    return tuple(Behaviour.of(path, modules[path], constants) for path in paths)
+
+
 def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dict[str, Any]:
     """Arguments by name, `**kwargs` merged in; `*args` stay under their own name."""
     found: dict[str, Any] = {}
@@ -100,7 +113,9 @@ def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dic
     return found
 
 
-def _write(program: Program, inputs: list[InputSpec]) -> tuple[str, dict[str, Any]]:
+def _write(
+    program: Program, inputs: list[InputSpec], behaviours: tuple[Behaviour, ...]
+) -> tuple[str, dict[str, Any]]:
     """Source of the fast check, and the objects it refers to."""
     names = Namespace()
     names.globals.update(
@@ -119,12 +134,13 @@ def _write(program: Program, inputs: list[InputSpec]) -> tuple[str, dict[str, An
         body += unpack
     for place, guard in enumerate(program.guards):
         body.append(f"if not ({_leaf_test(f'a{place}', guard, names)}): return None")
-    body += _state_lines(program, inputs, names)
+    body += _state_lines(program, inputs, behaviours, names)
+    live = {value for found in behaviours for value in found.tensors.values()}
     results = []
     for place, spec in enumerate(inputs):
         if spec.kind == "input":
             results.append(f"a{spec.position}")
-        elif spec.kind == "constant":
+        elif spec.kind == "constant" and spec.value not in live:
             results.append(names.bind(spec.tensor, f"constant_{place}"))
         else:
             results.append(f"t{place}")
@@ -166,8 +182,42 @@ def _tensor_test(
     )
 
 
-def _state_lines(program: Program, inputs: list[InputSpec], names: Namespace) -> list[str]:
-    """Walk the module tree once: training flags, parameters, buffers."""
+def _behaviour_lines(
+    found: Behaviour, module: str, tensors: dict[int, str], bound: set[int], names: Namespace
+) -> list[str]:
+    """Class, code, children and hooks of one module; and its tensors by the names in `tensors`."""
+    names.globals.update({"hook_keys": hook_keys, "forward_differs": forward_differs})
+    state = f"{module}_state"
+    tests = [f"len({state}['_modules']) != {found.children}"]
+    if found.kind is not None:
+        kind = names.bind(found.kind, found.kind.__name__)
+        code = names.bind(found.code, f"{found.kind.__name__}_forward")
+        tests.append(f"type({module}) is not {kind} or {kind}.forward is not {code}")
+    if found.own is None:
+        tests.append(f"'forward' in {state} and forward_differs({module}, None)")
+    else:
+        tests.append(f"forward_differs({module}, {names.bind(found.own, 'own_forward')})")
+    for table, keys in found.hooks.items():
+        closer = f"hook_keys({state}[{table!r}]) != {keys!r}"
+        tests.append(closer if keys else f"{state}[{table!r}] and {closer}")
+    lines = [f"{state} = {module}.__dict__", f"if {' or '.join(tests)}: return None"]
+    for name, value in found.tensors.items():
+        target = tensors[value]
+        if value in bound:
+            lines.append(f"if {state}[{name!r}] is not {target}: return None")
+        else:
+            lines.append(f"{target} = {state}[{name!r}]")
+            bound.add(value)
+    return lines
+
+
+def _state_lines(
+    program: Program,
+    inputs: list[InputSpec],
+    behaviours: tuple[Behaviour, ...],
+    names: Namespace,
+) -> list[str]:
+    """Walk the module tree once: behaviour, training flags, parameters, buffers, tensors."""
     lines: list[str] = []
     module_names: dict[str, str] = {"": "model", LOSS: "loss_fn"}
     of_loss = any(
@@ -197,6 +247,10 @@ def _state_lines(program: Program, inputs: list[InputSpec], names: Namespace) ->
         module_names.pop(LOSS)
     for path, flag in program.training.items():
         lines.append(f"if {module(path)}.training is not {flag}: return None")
+    tensors = {spec.value: f"t{place}" for place, spec in enumerate(inputs)}
+    bound: set[int] = set()
+    for found in behaviours:
+        lines += _behaviour_lines(found, module(found.path), tensors, bound, names)
     settings: dict[str, list[str]] = {}
     for path, name, value in program.settings:
         text = write_argument(value, names, lambda _: None)
@@ -213,13 +267,14 @@ def _state_lines(program: Program, inputs: list[InputSpec], names: Namespace) ->
         lines.append(f"if {test}: return None")
     places: dict[str, str] = {}
     for place, spec in enumerate(inputs):
-        if spec.kind not in ("param", "buffer"):
+        if spec.kind in ("param", "buffer"):
+            lines.append(f"t{place} = {tensor(spec.fqn, spec.kind)}")
+            places[spec.fqn] = f"t{place}"
+        elif spec.value not in bound:
             continue
-        lines.append(f"t{place} = {tensor(spec.fqn, spec.kind)}")
-        places[spec.fqn] = f"t{place}"
         meta = program.value_meta[spec.value]
         test = _tensor_test(f"t{place}", meta.shape, meta.dtype, meta.device, names)
-        if spec.kind == "param" and not spec.requires_grad:
+        if spec.kind != "buffer" and not spec.requires_grad:
             test += f" and not t{place}.requires_grad"
         lines.append(f"if not ({test}): return None")
     kinds = {spec.fqn: spec.kind for spec in inputs}

@@ -18,11 +18,12 @@ from torch.utils import _pytree as pytree
 from .autograd import Run, Tangent, attach, quiet, refuse
 from .codegen import generate
 from .differences import explain
+from .face import Face
 from .guards import Guards
 from .pickling import register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ..frontends.torch.captured import Captured
     from ..frontends.torch.program import Program
@@ -37,10 +38,18 @@ _CONTAINER_METHODS = ("__len__", "__getitem__", "__iter__", "__contains__")
 class Wiring:
     """How the generated code of one step is connected: constant over calls and copies."""
 
-    def __init__(self, program: Program, schedule: Schedule, *, stages: int | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        *,
+        stages: int | None = None,
+        model: nn.Module | None = None,
+        loss_fn: Any = None,
+    ) -> None:
         self.program = program
         self.code: StepCode = generate(program, schedule, stages=stages)
-        self.guards = Guards(program)
+        self.guards = Guards(program, model, loss_fn)
         kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
         place_of_input = {index: place for place, index in enumerate(kept)}
         self.leaves = [
@@ -88,7 +97,7 @@ class Wiring:
         return found
 
 
-class ReplayModule(nn.Module):
+class ReplayModule(Face):
     """Runs a captured training step by a plan; made by `replay`.
 
     Calls with gradients off, or with the whole module in eval mode (if captured in training), run
@@ -160,7 +169,7 @@ class ReplayModule(nn.Module):
             args, kwargs = again
         inputs: list[torch.Tensor] | None = guards.fast(self._wrapped, loss_fn, args, kwargs)
         if inputs is None:
-            raise explain(guards.program, self._wrapped, loss_fn, args, kwargs)
+            raise explain(guards.program, guards.behaviours, self._wrapped, loss_fn, args, kwargs)
         return inputs
 
     def _attach(
@@ -191,56 +200,7 @@ class ReplayModule(nn.Module):
             for place, tensor in zip(wiring.refused, blocked, strict=True):
                 values[place] = tensor
 
-    # The module ---------------------------------------------------------------------------------
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            wrapped = self.__dict__.get("_wrapped")
-            if wrapped is None:
-                raise
-        return getattr(wrapped, name)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *dir(self._wrapped)})
-
-    @property
-    def training(self) -> bool:
-        """The flag of the wrapped module."""
-        wrapped = self.__dict__.get("_wrapped")
-        return True if wrapped is None else bool(wrapped.training)
-
-    @training.setter
-    def training(self, mode: bool) -> None:
-        wrapped = self.__dict__.get("_wrapped")
-        if wrapped is not None:
-            wrapped.training = mode
-
-    def train(self, mode: bool = True) -> ReplayModule:
-        """Set the mode of the wrapped module, by its own method."""
-        self._wrapped.train(mode)
-        return self
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ReplayModule:
-        self._wrapped._apply(fn, recurse)
-        return self
-
-    def apply(self, fn: Callable[[nn.Module], None]) -> ReplayModule:
-        """Apply `fn` to the wrapped module and its children."""
-        self._wrapped.apply(fn)
-        return self
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The state dict of the wrapped module."""
-        return self._wrapped.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load into the wrapped module."""
-        return self._wrapped.load_state_dict(state_dict, *args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._wrapped._load_from_state_dict(*args, **kwargs)
+    # The module -----------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
         """Class of the wrapped module and the plan's peak."""
@@ -274,7 +234,7 @@ register()
 
 def build_module(captured: Captured, plan: Plan) -> ReplayModule:
     """The module for a plan that was already checked."""
-    wiring = Wiring(captured.program, plan.schedule)
+    wiring = Wiring(captured.program, plan.schedule, model=captured.model, loss_fn=captured.loss_fn)
     return _class_for(type(captured.model))(captured, plan, wiring)
 
 
