@@ -135,7 +135,7 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
         except CaptureError:
             raise
         except Exception as error:
-            raise CaptureError(failure(error)) from error
+            raise CaptureError(failure(error, step.names)) from error
     return Traced(step, mode, home, joint)
 
 
@@ -212,9 +212,9 @@ def example(leaf: Any) -> Any:
     ).requires_grad_(leaf.requires_grad)
 
 
-def failure(error: BaseException) -> str:
+def failure(error: BaseException, names: Mapping[int, str]) -> str:
     """One line about an exception that the user's code, or PyTorch for it, raised."""
     lines = str(error).strip().splitlines() or [""]
-    where = error_origin(error)
+    where = error_origin(error, names)
     start = f"{where}: " if where else ""
     return f"{start}the step cannot be traced ({type(error).__name__}: {lines[0]})"

@@ -19,7 +19,7 @@ from .step import Leaf, Plan, Step
 from .watch import error_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def dry_run(step: Step, mode: Any) -> None:
@@ -50,7 +50,7 @@ def dry_run(step: Step, mode: Any) -> None:
     except CaptureError:
         raise
     except Exception as error:
-        raise CaptureError(explain(error)) from error
+        raise CaptureError(explain(error, step.names)) from error
     leaves, spec = flatten_output(out)
     versions = [source.fake._version for source in step.sources]
     for source, version in zip(step.sources, versions, strict=True):
@@ -149,9 +149,9 @@ def check_alias(index: int, leaf: torch.Tensor, entry: Leaf, source: Source, ver
         )
 
 
-def explain(error: BaseException) -> str:
-    """One line about an exception of the user's step."""
-    where = error_origin(error)
+def explain(error: BaseException, names: Mapping[int, str]) -> str:
+    """One line about an exception of the user's step; `names` are the paths of its modules."""
+    where = error_origin(error, names)
     start = f"{where}: " if where else ""
     if export.needs_values(error):
         return (

@@ -216,16 +216,22 @@ def describe_line(filename: str, line: int) -> str:
     return f"{shown}:{line}  {code}" if code else f"{shown}:{line}"
 
 
-def error_origin(error: BaseException) -> str:
-    """Where in the user's code an exception was raised; empty if nowhere."""
-    found = ""
+def error_origin(error: BaseException, names: Mapping[int, str]) -> str:
+    """Where an exception was raised: the user's line, or else the module; empty if in neither.
+
+    `names` maps the identity of a module to its path, as for `Watch`.
+    """
+    line = module = ""
     trace = error.__traceback__
     while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if not _internal(filename):
-            found = describe_line(filename, trace.tb_lineno)
+        frame = trace.tb_frame
+        if not _internal(frame.f_code.co_filename):
+            line = describe_line(frame.f_code.co_filename, trace.tb_lineno)
+        owner = frame.f_locals.get("self")
+        if id(owner) in names:
+            module = f"{names[id(owner)] or 'the model'} ({type(owner).__name__})"
         trace = trace.tb_next
-    return found
+    return line or module
 
 
 def _internal(filename: str) -> bool:

@@ -199,12 +199,26 @@ def test_state_changed_in_a_checkpoint_is_refused(reentrant: bool) -> None:
         capture(Lambda(body_of_writes), (rows(), rows()), lambda out: out.sum(), times="none")
 
 
+INSIDE: list[tuple[nn.Module, str]] = [
+    (nn.Sequential(nn.BatchNorm1d(4, momentum=None)), r"^0 \(BatchNorm1d\): the step needs the"),
+    (nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(5, 4))), r"^1\.0 \(Linear\): the step"),
+    (nn.Linear(5, 4), r"^the model \(Linear\): the step fails on fake tensors"),
+]
+
+
+@pytest.mark.parametrize(("model", "message"), INSIDE, ids=["value", "nested", "model"])
+def test_refusal_inside_of_pytorch_names_the_module(model: nn.Module, message: str) -> None:
+    """Where no line of the user's code is to blame, the path of the module is given."""
+    with pytest.raises(CaptureError, match=message):
+        capture(model, (rows(),), lambda out: out.sum(), times="none")
+
+
 def test_refusal_is_silent() -> None:
     """PyTorch's own log of what fails on fake tensors does not reach the user's screen."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger = logging.getLogger("torch")
+    handler.emit = records.append  # type: ignore[assignment, method-assign]
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
     logger.addHandler(handler)
     try:
         with pytest.raises(CaptureError, match="must have same reduction dim"):
