@@ -21,6 +21,7 @@ from .differences import explain
 from .face import Face
 from .guards import Guards
 from .pickling import register
+from .transforms import in_transform, refuse_duals, transform_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,17 +135,23 @@ class ReplayModule(Face):
         Raises
         ------
         ReplayError
-            If arguments, parameters or training flags are not those of the captured call.
+            If arguments, parameters or modules are not those of the captured call, or it is inside
+            a `torch.func` transform or forward-mode AD.
         """
         if not torch.is_grad_enabled():
             return self.captured.call(args, kwargs)
         wiring: Wiring = self._wiring
         loss_fn = self.captured.loss_fn
-        inputs = wiring.guards.fast(self._wrapped, loss_fn, args, kwargs)
+        inputs = None
+        if not in_transform():
+            inputs = wiring.guards.fast(self._wrapped, loss_fn, args, kwargs)
         if inputs is None:
             if wiring.guards.runs_plain(self._wrapped, loss_fn):
                 return self.captured.call(args, kwargs)
+            if in_transform():
+                raise transform_error()
             inputs = self._second_look(args, kwargs)
+        refuse_duals(inputs, wiring.input_names)
         code = wiring.code
         with quiet():
             outputs, saved = code.forward(inputs)
