@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules import module as global_hooks
 
 from ...solver.errors import CaptureError
+from .nested import Nested
 from .sources import shown
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ _PURE_HOOKS = (
 )
 # set once by the libraries themselves, true whether or not the step is replayed
 _PRIVATE = ("_flat_weight", "_output_capturing_hooks_installed")
+_CACHES = "if it only fills a cache, run the model once before capture"
+# what every module has: its hooks and registered members, which are dealt with by themselves
+_OF_MODULES = frozenset(nn.Module().__dict__)
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
@@ -87,6 +91,13 @@ def untouched(root: Root) -> Iterator[None]:
     modules = [(shown(name), m) for name, m in root.named_modules() if m is not root]
     before = [(name, m, _state(m), dict(m.__dict__)) for name, m in modules]
     registered = [[dict(m.__dict__[kind]) for kind in _REGISTERED] for _, m in modules]
+    nested = Nested()
+    for name, module in modules:
+        for key, value in module.__dict__.items():
+            if key not in _OF_MODULES and not key.startswith(_PRIVATE):
+                nested.note(
+                    f"forward of {_where(name, module)} changes its attribute {key!r}", value
+                )
     generators = _generators()
     states = [(name, get(), put) for name, get, put in generators]
     changed = advice = ""
@@ -100,15 +111,23 @@ def untouched(root: Root) -> Iterator[None]:
                 put(state)
                 changed = changed or f"the step itself draws from, or seeds, {name}"
                 advice = advice or "use PyTorch's default generator, and seed it outside"
+        deeper = nested.restore(_same, _PRIVATE)
         for (name, module, state, everything), members in zip(before, registered, strict=True):
             found = _restore_members(module, everything, members)
             found = _restore(module, state, everything) or found
             if found:
-                where = f"{name} ({type(module).__name__})" if name else type(module).__name__
+                where = _where(name, module)
                 changed = changed or f"forward of {where} sets its attribute {found!r}"
-                advice = advice or "if it only fills a cache, run the model once before capture"
+                advice = advice or _CACHES
+        changed = changed or deeper
+        advice = advice or _CACHES
     if changed and not failed:
         raise CaptureError(f"{changed}, which a replayed step would not do; {advice}")
+
+
+def _where(name: str, module: nn.Module) -> str:
+    """Path and class of a module."""
+    return f"{name} ({type(module).__name__})" if name else type(module).__name__
 
 
 def _state(module: nn.Module) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -211,6 +213,37 @@ def test_refusal_inside_of_pytorch_names_the_module(model: nn.Module, message: s
     """Where no line of the user's code is to blame, the path of the module is given."""
     with pytest.raises(CaptureError, match=message):
         capture(model, (rows(),), lambda out: out.sum(), times="none")
+
+
+DEEP: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = [
+    (SimpleNamespace(n=1), lambda k: setattr(k, "n", k.n + 1), lambda k: k.n),
+    ({"a": {"n": 1}}, lambda k: k["a"].update(n=k["a"]["n"] + 1), lambda k: k["a"]["n"]),
+    ({"a": [{1}]}, lambda k: k["a"][0].add(2), lambda k: len(k["a"][0])),
+    (([1],), lambda k: k[0].__setitem__(0, 2), lambda k: k[0][0]),
+    (
+        SimpleNamespace(a=[SimpleNamespace(n=1)]),
+        lambda k: setattr(k.a[0], "n", 2),
+        lambda k: k.a[0].n,
+    ),
+    (deque([1]), lambda k: k.append(1), len),
+]
+
+
+@pytest.mark.parametrize(("kept", "change", "read"), DEEP)
+def test_nested_state_is_refused(kept: Any, change: Any, read: Any) -> None:
+    """Python state is found at any depth, cycles included, and put back."""
+
+    def body(self: Any, x: torch.Tensor) -> Any:
+        change(self.kept)
+        return self.lin(x).sum()
+
+    model = Lambda(body)
+    cycle = SimpleNamespace(kept=kept)
+    cycle.itself = cycle
+    model.__dict__.update(kept=kept, cycle=cycle)
+    with pytest.raises(CaptureError, match=r"Lambda (sets|changes) its attribute 'kept'"):
+        capture(model, (rows(),), times="none")
+    assert read(kept) == 1
 
 
 def test_refusal_is_silent() -> None:
