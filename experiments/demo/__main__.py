@@ -22,8 +22,9 @@ from rich.table import Table
 import lowtide
 from experiments.demo.data import letter_batches, text_batches
 from experiments.demo.models import Cnn, Gpt
-from experiments.demo.study import Measured, describe, measure, plans_of
+from experiments.demo.study import Measured, describe, measure, plans_of, step_of
 from lowtide.report.figures import figure_of, new_axes, save
+from lowtide.runtime.meter import measure_peak
 from lowtide.solver.compare import Comparison
 from lowtide.solver.files import write_atomic
 from lowtide.solver.units import format_bytes
@@ -73,30 +74,33 @@ def run(subject: Subject, out: Path, *, quick: bool) -> dict[str, Any]:
     graph = captured.graph
     lowtide.write_graph(graph, out / f"{subject.name}.graph.json.gz")
     tell(f"[{subject.name}] {len(graph.ops)} ops, {len(graph.tensors)} tensors; planning")
-    rows = plans_of(captured, subject.budgets, METHODS, 5.0 if quick else 20.0)
-    results = measure(
-        subject.model, captured, rows, batches, repeats=2 if quick else 7,
-        told=lambda text: tell(f"[{subject.name}] {text}"),
-    )  # fmt: skip
+
+    def told(text: str) -> None:
+        tell(f"[{subject.name}] {text}")
+
+    rows = plans_of(captured, subject.budgets, METHODS, 5.0 if quick else 20.0, told)
+    results = measure(subject.model, captured, rows, batches, repeats=2 if quick else 7, told=told)
+    plain = graph.resident_bytes + measure_peak(step_of(subject.model, batches[0])).peak_bytes
     base_peak = lowtide.simulate(graph, lowtide.Schedule.keep_everything(graph)).peak_bytes
-    show(subject.name, results, base_peak, graph.resident_bytes)
+    show(subject.name, results, base_peak, graph.resident_bytes, plain)
     write(subject.name, captured, results, base_peak, out)
     losses = train(subject, captured, results, steps=5 if quick else 40)
     return {
         "model": subject.name,
         "ops": len(graph.ops),
         "base_peak_bytes": base_peak,
+        "plain_peak_bytes": plain,
         "resident_bytes": graph.resident_bytes,
         "rows": [numbers(result) for result in results],
         "losses": losses,
     }
 
 
-def show(name: str, results: list[Measured], base_peak: int, resident: int) -> None:
+def show(name: str, results: list[Measured], base_peak: int, resident: int, plain: int) -> None:
     """Print the table of one subject."""
     table = Table(
-        title=f"{name}: {format_bytes(base_peak)} without recomputation, of which "
-        f"{format_bytes(resident)} resident; times are overheads over the step",
+        title=f"{name}: {format_bytes(base_peak)} without recomputation (plain PyTorch: "
+        f"{format_bytes(plain)}), of which {format_bytes(resident)} resident; extra time per step",
         caption="=: measured equals predicted to the byte; cannot: the smallest peak it reaches",
     )
     for column in COLUMNS:

@@ -43,11 +43,16 @@ class Measured:
 
 
 def plans_of(
-    captured: Captured, budgets: Sequence[str], methods: Sequence[str], time_limit: float
+    captured: Captured,
+    budgets: Sequence[str],
+    methods: Sequence[str],
+    time_limit: float,
+    told: Callable[[str], None],
 ) -> list[Row]:
     """Every method at every budget; fixed methods once, and lowtide at the peak they reach."""
 
     def run(budget: str | int, names: Sequence[str]) -> list[Row]:
+        told(f"planning at {budget if isinstance(budget, str) else format_bytes(budget)}")
         return list(lowtide.compare(captured.graph, [budget], names, time_limit=time_limit).rows)
 
     rows = run("max", ["keep_everything"])
