@@ -78,8 +78,8 @@ def run(subject: Subject, out: Path, *, quick: bool) -> dict[str, Any]:
     def told(text: str) -> None:
         tell(f"[{subject.name}] {text}")
 
-    rows = plans_of(captured, subject.budgets, METHODS, 5.0 if quick else 20.0, told)
-    results = measure(subject.model, captured, rows, batches, repeats=2 if quick else 7, told=told)
+    rows = plans_of(captured, subject.budgets, METHODS, 5.0 if quick else 12.0, told)
+    results = measure(subject.model, captured, rows, batches, repeats=2 if quick else 5, told=told)
     plain = graph.resident_bytes + measure_peak(step_of(subject.model, batches[0])).peak_bytes
     base_peak = lowtide.simulate(graph, lowtide.Schedule.keep_everything(graph)).peak_bytes
     show(subject.name, results, base_peak, graph.resident_bytes, plain)
