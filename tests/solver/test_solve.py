@@ -87,15 +87,15 @@ def test_backends_agree(backend: str, seed: int) -> None:
         assert plan.status == Status.OPTIMAL
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "per_block"])
 def test_a_large_budget_needs_no_recomputation(method: str) -> None:
     """With room for everything, the optimum is the base order."""
     graph = random_graph(1, 20, training=True)
-    plan = solve(graph, "max", method="auto")
+    plan = solve(graph, "max", method=method)
+    assert plan.schedule.recomputes() == 0
     assert plan.overhead == 0.0
-    assert plan.status == Status.OPTIMAL
-    if method in ("auto", "milp", "keep_everything"):
-        assert solve(graph, "max", method=method).schedule.recomputes() == 0
+    if method in ("auto", "milp"):
+        assert plan.status == Status.OPTIMAL
 
 
 def test_percentages_are_of_what_can_be_saved() -> None:
