@@ -1,0 +1,1 @@
+"""Tests of the studies: what they measure and print, not their figures."""
