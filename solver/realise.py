@@ -14,12 +14,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from .search.evaluate import arrays_of
+from .walk import FULL, TOO_SLOW, Stays, walk
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
+
+    import numpy.typing as npt
 
     from .graph import Graph
+    from .search.evaluate import Arrays
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+NONE = np.zeros(0, dtype=np.int64)
+FOREVER = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +53,10 @@ class Tables:
         Per tensor: made before the boundary by an op that may run again.
     boundary
         First op of the backward phase; the number of ops if there is none.
+    arrays
+        The graph as the compiled functions read it.
+    use_ptr, use_idx
+        `users` as arrays.
     """
 
     inputs: list[list[int]]
@@ -46,24 +65,29 @@ class Tables:
     producer: list[int]
     droppable: list[bool]
     boundary: int
+    arrays: Arrays
+    use_ptr: Ints
+    use_idx: Ints
 
     @classmethod
     def of(cls, graph: Graph) -> Tables:
         """Build the tables of `graph`."""
         arrays = graph.arrays
-        count = len(graph.ops)
         producer = arrays.producer.tolist()
         boundary = graph.boundary
         return cls(
-            inputs=[arrays.inputs(i).tolist() for i in range(count)],
-            outputs=[arrays.outputs(i).tolist() for i in range(count)],
-            users=[arrays.users(t).tolist() for t in range(len(graph.tensors))],
+            inputs=_rows(arrays.in_ptr, arrays.in_idx),
+            outputs=_rows(arrays.out_ptr, arrays.out_idx),
+            users=_rows(arrays.use_ptr, arrays.use_idx),
             producer=producer,
             droppable=[
                 0 <= p < boundary and graph.ops[p].recompute and not tensor.output
                 for p, tensor in zip(producer, graph.tensors, strict=True)
             ],
             boundary=boundary,
+            arrays=arrays_of(graph),
+            use_ptr=arrays.use_ptr,
+            use_idx=arrays.use_idx,
         )
 
     def next_use(self, tensor: int, op: int) -> int:
@@ -101,12 +125,20 @@ def realise_saved(
         order.
     """
     tables = tables or Tables.of(graph)
-    kept = set(saved)
-    present = [not able or t in kept for t, able in enumerate(tables.droppable)]
-    if hold is None:
-        return _walk(tables, present, lambda _tensor, _op: True)
-    reach = hold
-    return _walk(tables, present, lambda tensor, op: tables.next_use(tensor, op) <= op + reach)
+    mask = np.zeros(len(graph.tensors), dtype=np.bool_)
+    mask[list(saved)] = True
+    result: list[int] = saved_array(tables, mask, hold=hold).tolist()
+    return result
+
+
+def saved_array(
+    tables: Tables, saved: Bools, *, hold: int | None = None, slowest: int = FOREVER
+) -> Ints:
+    """The same from a mask over tensors; empty if it takes more than `slowest` nanoseconds."""
+    present = saved | ~np.array(tables.droppable, dtype=np.bool_)
+    reach = -1 if hold is None else hold
+    stays = Stays(reach, tables.use_ptr, tables.use_idx, NONE, NONE, NONE, NONE)
+    return _walked(tables, present, stays, slowest)
 
 
 def realise_nested(
@@ -131,84 +163,54 @@ def realise_nested(
     tables
         `Tables.of(graph)`, if the caller has it.
     """
-    tables = tables or Tables.of(graph)
+    pointer = np.zeros(len(stored) + 1, dtype=np.int64)
+    np.cumsum([len(borders) for borders in stored], out=pointer[1:])
+    flat = np.array([border for borders in stored for border in borders], dtype=np.int64)
+    leaf = np.array(leaf_of, dtype=np.int64)
+    result: list[int] = nested_array(tables or Tables.of(graph), leaf, pointer, flat).tolist()
+    return result
+
+
+def nested_array(tables: Tables, leaf_of: Ints, pointer: Ints, flat: Ints) -> Ints:
+    """The same from arrays; the borders stored for leaf j are `flat[pointer[j]:pointer[j + 1]]`."""
     made_in, last_in = _leaf_spans(tables, leaf_of)
-
-    def crosses(tensor: int, leaf: int) -> bool:
-        """Whether `tensor` belongs to leaf `leaf` or crosses a border stored for it."""
-        if made_in[tensor] >= leaf:
-            return True
-        place = bisect_right(stored[leaf], made_in[tensor])
-        return place < len(stored[leaf]) and stored[leaf][place] <= last_in[tensor]
-
-    last_leaf = len(stored) - 1
-    present = [
-        not droppable or crosses(t, last_leaf) for t, droppable in enumerate(tables.droppable)
-    ]
-    return _walk(tables, present, crosses, leaf_of=made_in)
+    stays = Stays(-1, tables.use_ptr, tables.use_idx, made_in, last_in, pointer, flat)
+    present = ~np.array(tables.droppable, dtype=np.bool_)
+    return _walked(tables, present, stays, FOREVER)
 
 
-def border_tensors(tables: Tables, leaf_of: Sequence[int]) -> set[int]:
-    """Tensors that a later leaf reads in the forward phase: the live sets at all borders."""
+def border_tensors(tables: Tables, leaf_of: Sequence[int] | Ints) -> Bools:
+    """Mask of tensors that a later leaf reads in the forward phase: what crosses any border."""
     made_in, last_in = _leaf_spans(tables, leaf_of)
-    return {t for t, able in enumerate(tables.droppable) if able and last_in[t] > made_in[t]}
+    crossing: Bools = np.array(tables.droppable, dtype=np.bool_) & (last_in > made_in)
+    return crossing
 
 
-def _leaf_spans(tables: Tables, leaf_of: Sequence[int]) -> tuple[list[int], list[int]]:
+def _leaf_spans(tables: Tables, leaf_of: Sequence[int] | Ints) -> tuple[Ints, Ints]:
     """Per tensor: the leaf that makes it and the last leaf that reads it in the forward phase."""
-    made_in = [leaf_of[p] if 0 <= p < tables.boundary else -1 for p in tables.producer]
-    last_in = list(made_in)
-    for t, users in enumerate(tables.users):
-        forward = [leaf_of[u] for u in users if u < tables.boundary]
-        last_in[t] = max([made_in[t], *forward])
+    leaf = np.full(len(tables.inputs) + 1, -1, dtype=np.int64)  # one more: residents have op -1
+    leaf[: tables.boundary] = leaf_of[: tables.boundary]
+    made_in = leaf[tables.arrays.producer]
+    last_in = made_in.copy()
+    reader = tables.use_idx
+    owner = np.repeat(np.arange(len(made_in)), np.diff(tables.use_ptr))
+    np.maximum.at(last_in, owner, leaf[reader])
     return made_in, last_in
 
 
-def _walk(
-    tables: Tables,
-    present: list[bool],
-    stays: Callable[[int, int], bool],
-    *,
-    leaf_of: list[int] | None = None,
-) -> list[int]:
-    """Walk the base order, recomputing before each backward op what it misses.
-
-    `present` says what the backward phase starts with. `stays(t, x)` says whether a recomputed
-    tensor t stays, x being the op that it was recomputed for or, with `leaf_of`, that op's leaf.
-    """
-    computes = list(range(tables.boundary))
-    for op in range(tables.boundary, len(tables.inputs)):
-        missing = [t for t in tables.inputs[op] if not present[t]]
-        if not missing:
-            pass
-        elif leaf_of is None:
-            computes += _recompute(missing, op, tables, present, stays)
-        else:
-            missing.sort(key=leaf_of.__getitem__, reverse=True)
-            for t in missing:
-                if not present[t]:
-                    computes += _recompute([t], leaf_of[t], tables, present, stays)
-        computes.append(op)
-    return computes
+def _walked(tables: Tables, present: Bools, stays: Stays, slowest: int) -> Ints:
+    """Walk with a buffer as large as it takes."""
+    room = 3 * len(tables.inputs)
+    while True:
+        buffer = np.empty(room, dtype=np.int64)
+        written = walk(tables.arrays, tables.boundary, present.copy(), stays, slowest, buffer)
+        if written == TOO_SLOW:
+            return NONE
+        if written != FULL:
+            return buffer[:written]
+        room *= 3
 
 
-def _recompute(
-    wanted: list[int],
-    reason: int,
-    tables: Tables,
-    present: list[bool],
-    stays: Callable[[int, int], bool],
-) -> list[int]:
-    """Ops to run so that `wanted` are in memory, in base order; updates `present`."""
-    burst: set[int] = set()
-    stack = [tables.producer[t] for t in wanted]
-    while stack:
-        op = stack.pop()
-        if op not in burst:
-            burst.add(op)
-            stack.extend(tables.producer[t] for t in tables.inputs[op] if not present[t])
-    order = sorted(burst)
-    for op in order:
-        for t in tables.outputs[op]:
-            present[t] = present[t] or stays(t, reason)
-    return order
+def _rows(pointer: Ints, index: Ints) -> list[list[int]]:
+    flat, ends = index.tolist(), pointer.tolist()
+    return [flat[a:b] for a, b in pairwise(ends)]

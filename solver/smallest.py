@@ -73,7 +73,7 @@ def baseline_starts(
         if control.over:
             return
         try:
-            schedule = heuristic(graph, budget_bytes)
+            schedule = heuristic(graph, budget_bytes, control)
         except NotApplicableError:
             continue
         if schedule is not None:

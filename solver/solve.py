@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from .assemble import Origin, assemble
-from .baselines import BASELINES
+from .baselines import BASELINES, compile_heuristics
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
 from .incumbent import Incumbent
@@ -57,8 +57,7 @@ def solve(
         One of `METHODS`: `auto` (adaptive stage refinement), `milp` (the whole staged program), or
         a baseline.
     time_limit
-        Seconds; the best plan found is returned when they pass. Heuristics run to their end, which
-        takes long only on graphs of thousands of ops.
+        Seconds; the best plan found is returned when they pass.
     gap
         Stop when (time - lower bound) / time of the whole step is at most this.
     threads, seed, backend
@@ -90,6 +89,7 @@ def solve(
         raise InputError("time limit must be above 0, gap in [0, 1), threads at least 1")
     if not graph.ops:
         raise InputError(f"graph {graph.name!r} has no ops: nothing to plan")
+    compile_heuristics()
     if method in ("auto", "milp"):
         compile_search()
     control = Control(time_limit)
@@ -102,14 +102,14 @@ def solve(
 
     def plan(computes: tuple[int, ...], bound: int) -> Plan:
         stop = Stop.DONE
-        if bound >= 0 and incumbent.gap > gap and control.over:
+        if control.over and (bound < 0 or incumbent.gap > gap):
             stop = Stop.INTERRUPTED if control.interrupt.is_set() else Stop.TIME_LIMIT
         origin = Origin(method, seed, threads, control.elapsed, stop, bound, gap, backend)
         return assemble(graph, budget_bytes, computes, origin)
 
     with control.catching_interrupts():
         if method in BASELINES:
-            return plan(_baseline(graph, method, budget_bytes), -1)
+            return plan(_baseline(graph, method, budget_bytes, control), -1)
         incumbent.raise_bound(everything.time_ns, "base time")
         if everything.peak_bytes <= budget_bytes:
             return plan(tuple(range(len(graph.ops))), everything.time_ns)
@@ -210,11 +210,19 @@ def _whole_program(
     return True
 
 
-def _baseline(graph: Graph, method: str, budget_bytes: int) -> tuple[int, ...]:
-    schedule = BASELINES[method](graph, budget_bytes)
+def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) -> tuple[int, ...]:
+    schedule = BASELINES[method](graph, budget_bytes, control)
     if schedule is None:
         raise InfeasibleError(f"{method} finds no schedule of {graph.name}")
     peak = simulate(graph, schedule).peak_bytes
+    if peak > budget_bytes and control.interrupt.is_set():
+        raise KeyboardInterrupt
+    if peak > budget_bytes and control.over:
+        raise NoPlanError(
+            f"{method} found no schedule within {format_bytes(budget_bytes)} ({budget_bytes} B) in "
+            f"the time it had; the smallest peak seen is {format_bytes(peak)} ({peak} B)",
+            smallest_bytes=peak,
+        )
     if peak > budget_bytes:
         raise InfeasibleError(
             f"{method} cannot meet {format_bytes(budget_bytes)} ({budget_bytes} B): the smallest "

@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..errors import LowtideError
 from ..schedule import Schedule
-from ..simulate import simulate
+from ..search.evaluate import cost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
+    import numpy.typing as npt
+
+    from ..control import Control
     from ..graph import Graph
     from ..realise import Tables
+
+    Ints = npt.NDArray[np.int64]
 
 
 class NotApplicableError(LowtideError):
     """A baseline that has nothing to work on in this graph; the message says why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
-    """A schedule with its exact peak (bytes, resident ones included) and time (ns)."""
+    """Executions with their exact peak (bytes, resident ones included) and time (ns)."""
 
-    schedule: Schedule
+    graph: Graph
+    computes: Ints
     peak_bytes: int
     time_ns: int
 
-
-def evaluate(graph: Graph, computes: Sequence[int]) -> Candidate:
-    """Complete executions to a schedule and simulate it."""
-    schedule = Schedule.from_computes(graph, computes)
-    result = simulate(graph, schedule)
-    return Candidate(schedule, result.peak_bytes, result.time_ns)
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The executions with their frees."""
+        return Schedule.from_computes(self.graph, self.computes.tolist())
 
 
-def choose(candidates: Iterable[Candidate], budget_bytes: int | None) -> Schedule | None:
+def evaluate(graph: Graph, tables: Tables, computes: Ints) -> Candidate:
+    """Measure executions with the compiled evaluator."""
+    time, peak, _ = cost(tables.arrays, computes, len(computes))
+    return Candidate(graph, computes, int(peak) + graph.resident_bytes, int(time))
+
+
+def base_order(graph: Graph, tables: Tables) -> Candidate:
+    """The candidate that recomputes nothing."""
+    return evaluate(graph, tables, np.arange(len(graph.ops), dtype=np.int64))
+
+
+def choose(
+    candidates: Iterable[Candidate], budget_bytes: int | None, control: Control | None = None
+) -> Schedule | None:
     """Cheapest schedule within the budget, else the one with the smallest peak.
 
-    Without a budget the smallest peak wins. Ties go to the other measure, then to the first.
+    Without a budget the smallest peak wins. Ties go to the other measure, then to the first. Once
+    `control` is over no further candidate is asked for.
     """
     within: Candidate | None = None
     smallest: Candidate | None = None
@@ -52,13 +74,15 @@ def choose(candidates: Iterable[Candidate], budget_bytes: int | None) -> Schedul
         key = (it.peak_bytes, it.time_ns)
         if smallest is None or key < (smallest.peak_bytes, smallest.time_ns):
             smallest = it
+        if control is not None and control.over:
+            break
     best = within or smallest
     return None if best is None else best.schedule
 
 
 def points(graph: Graph, most: int) -> int:
     """How many candidates to try in one search: fewer on graphs of thousands of ops."""
-    return max(12, min(most, 60_000 // max(len(graph.ops), 1)))
+    return max(24, min(most, 400_000 // max(len(graph.ops), 1)))
 
 
 def forward_sizes(graph: Graph) -> list[int]:
@@ -75,7 +99,8 @@ def crossing_bytes(graph: Graph, tables: Tables) -> list[int]:
     """
     change = [0] * (tables.boundary + 1)
     for t, producer in enumerate(tables.producer):
-        last = max((u for u in tables.users[t] if u < tables.boundary), default=-1)
+        before = bisect_left(tables.users[t], tables.boundary)
+        last = tables.users[t][before - 1] if before else -1
         if 0 <= producer < last:
             change[producer + 1] += graph.tensors[t].size_bytes
             change[last + 1] -= graph.tensors[t].size_bytes

@@ -14,23 +14,36 @@ realisations the cheapest within the budget is returned; none takes three times 
 from __future__ import annotations
 
 import heapq
+import itertools
 from typing import TYPE_CHECKING
 
-from ..realise import Tables, realise_saved
-from .base import Candidate, choose, evaluate, points
+import numpy as np
+from numba import njit
+
+from ..realise import Tables, saved_array
+from .base import Candidate, base_order, choose, evaluate, points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
+
+    from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
+    from ..search.evaluate import Arrays
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
 
 POINTS = 40
 HOLDS = (None, 32, 8, 2)
 SLOWEST = 3  # times the step without recomputation; longer schedules are not looked at
 
 
-def greedy(graph: Graph, budget_bytes: int | None) -> Schedule | None:
+def greedy(
+    graph: Graph, budget_bytes: int | None, control: Control | None = None
+) -> Schedule | None:
     """Cheapest prefix of the drop order within the budget, else the smallest peak found.
 
     Parameters
@@ -39,18 +52,21 @@ def greedy(graph: Graph, budget_bytes: int | None) -> Schedule | None:
         Any graph; without a backward phase everything is kept.
     budget_bytes
         Upper bound on the peak, resident bytes included; None asks for the smallest peak.
+    control
+        Ends the search early, with the best so far.
     """
-    tables = Tables.of(graph)
-    return choose(_prefixes(graph, tables, budget_bytes), budget_bytes)
+    return choose(_prefixes(graph, Tables.of(graph), budget_bytes), budget_bytes, control)
 
 
-def saved_anyway(tables: Tables) -> set[int]:
-    """Droppable tensors that live across the boundary when nothing is recomputed."""
-    return {
-        t
-        for t, able in enumerate(tables.droppable)
-        if able and tables.users[t] and tables.users[t][-1] >= tables.boundary
-    }
+def saved_anyway(tables: Tables) -> Bools:
+    """Mask of droppable tensors that live across the boundary when nothing is recomputed."""
+    return np.array(
+        [
+            able and bool(users) and users[-1] >= tables.boundary
+            for able, users in zip(tables.droppable, tables.users, strict=True)
+        ],
+        dtype=np.bool_,
+    )
 
 
 def drop_order(graph: Graph, tables: Tables) -> list[int]:
@@ -59,33 +75,21 @@ def drop_order(graph: Graph, tables: Tables) -> list[int]:
     The cost of a tensor is the time of the ops to run for it, given what was dropped before; it
     only grows, so a heap with late updates finds the smallest each time.
     """
-    time = [op.time_ns for op in graph.ops]
-    size = [tensor.size_bytes for tensor in graph.tensors]
+    g = tables.arrays
+    size = g.size.tolist()
     saved = saved_anyway(tables)
-    candidates = [t for t in sorted(saved) if size[t] > 0]
+    candidates = [t for t in np.flatnonzero(saved).tolist() if size[t] > 0]
     # Forward tensors that the backward phase does not read are gone by then.
-    present = [not able or t in saved for t, able in enumerate(tables.droppable)]
-
-    def cost(tensor: int, limit: float) -> int:
-        """Time to recompute `tensor`, or a part of it above twice `limit`."""
-        total = 0
-        seen = {tables.producer[tensor]}
-        stack = [tables.producer[tensor]]
-        while stack and total <= 2 * limit:  # twice: bounds from below grow in few steps
-            op = stack.pop()
-            total += time[op]
-            for t in tables.inputs[op]:
-                if not present[t] and tables.producer[t] not in seen:
-                    seen.add(tables.producer[t])
-                    stack.append(tables.producer[t])
-        return total
-
+    present = saved | ~np.array(tables.droppable, dtype=np.bool_)
+    seen = np.full(len(graph.ops), -1, dtype=np.int64)
+    stack = np.empty(len(graph.ops), dtype=np.int64)
+    calls = itertools.count()
     heap = [(0.0, t) for t in candidates]  # a bound from below is enough
     order: list[int] = []
     while heap:
         _, t = heapq.heappop(heap)
         limit = heap[0][0] * size[t] if heap else float("inf")
-        ratio = cost(t, limit) / size[t]
+        ratio = _remake(g, present, seen, stack, next(calls), t, limit) / size[t]
         if heap and ratio > heap[0][0]:
             heapq.heappush(heap, (ratio, t))
         else:
@@ -94,23 +98,49 @@ def drop_order(graph: Graph, tables: Tables) -> list[int]:
     return order
 
 
+@njit(cache=True, nogil=True)
+def _remake(
+    g: Arrays, present: Bools, seen: Ints, stack: Ints, stamp: int, tensor: int, limit: float
+) -> int:
+    """Time to make `tensor` again, or a part of it above twice `limit`."""
+    total = 0
+    top = 1
+    stack[0] = g.producer[tensor]
+    seen[stack[0]] = stamp
+    while top > 0 and total <= 2 * limit:  # twice: bounds from below grow in few steps
+        top -= 1
+        op = stack[top]
+        total += g.time[op]
+        for i in range(g.in_ptr[op], g.in_ptr[op + 1]):
+            t = g.in_idx[i]
+            p = g.producer[t]
+            if not present[t] and seen[p] != stamp:
+                seen[p] = stamp
+                stack[top] = p
+                top += 1
+    return total
+
+
 def _prefixes(graph: Graph, tables: Tables, budget_bytes: int | None) -> Iterator[Candidate]:
     """Candidates for up to `POINTS` prefixes, then finer around where the budget starts to hold."""
-    order = drop_order(graph, tables)
+    yield base_order(graph, tables)
+    order = np.array(drop_order(graph, tables), dtype=np.int64)
     everything = saved_anyway(tables)
+    slowest = SLOWEST * sum(op.time_ns for op in graph.ops)
 
-    def run(dropped: int, hold: int | None) -> Candidate:
-        saved = everything.difference(order[:dropped])
-        return evaluate(graph, realise_saved(graph, saved, hold=hold, tables=tables))
+    def run(dropped: int, hold: int | None) -> Candidate | None:
+        saved = everything.copy()
+        saved[order[:dropped]] = False
+        computes = saved_array(tables, saved, hold=hold, slowest=slowest)
+        return evaluate(graph, tables, computes) if len(computes) else None
 
-    base_time = sum(op.time_ns for op in graph.ops)
     count = points(graph, POINTS)
     grid = sorted({round(len(order) * step / count) for step in range(count + 1)})
     for hold in HOLDS:
         before: tuple[int, Candidate] | None = None
         for dropped in grid:
             candidate = run(dropped, hold)
-            if candidate.time_ns > SLOWEST * base_time:
+            if candidate is None:
                 break
             yield candidate
             if (
@@ -122,8 +152,9 @@ def _prefixes(graph: Graph, tables: Tables, budget_bytes: int | None) -> Iterato
                 while high - low > 1:
                     middle = (low + high) // 2
                     between = run(middle, hold)
-                    yield between
-                    if between.peak_bytes <= budget_bytes:
+                    if between is not None:
+                        yield between
+                    if between is not None and between.peak_bytes <= budget_bytes:
                         high = middle
                     else:
                         low = middle

@@ -13,24 +13,32 @@ is searched, so that the cheapest combination within the budget is returned.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import accumulate
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..realise import Tables, realise_nested
-from .base import Candidate, choose, evaluate, forward_sizes, narrow_positions, points
-from .sqrt_n import leaves
+import numpy as np
+from numba import njit
+
+from ..realise import Tables, nested_array
+from .base import Candidate, base_order, choose, evaluate, forward_sizes, narrow_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
+
+    from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
+
+    Ints = npt.NDArray[np.int64]
 
 BRANCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-def log_n(graph: Graph, budget_bytes: int | None) -> Schedule | None:
+def log_n(
+    graph: Graph, budget_bytes: int | None, control: Control | None = None
+) -> Schedule | None:
     """Best recursive checkpointing within the budget, else the one with the smallest peak.
 
     Parameters
@@ -39,14 +47,19 @@ def log_n(graph: Graph, budget_bytes: int | None) -> Schedule | None:
         Any graph; without a backward phase everything is kept.
     budget_bytes
         Upper bound on the peak, resident bytes included; None asks for the smallest peak.
+    control
+        Ends the search early, with the best so far.
     """
+    return choose(_candidates(graph), budget_bytes, control)
+
+
+def _candidates(graph: Graph) -> Iterator[Candidate]:
     tables = Tables.of(graph)
-    found = [evaluate(graph, range(len(graph.ops)))]
+    yield base_order(graph, tables)
     if 0 < tables.boundary < len(graph.ops):
-        for positions in (range(1, tables.boundary), narrow_positions(graph, tables)):
-            for branches in BRANCHES[:: 1 if points(graph, 24) == 24 else 3]:
-                found.extend(_depths(graph, tables, positions, branches))
-    return choose(found, budget_bytes)
+        for positions in (narrow_positions(graph, tables), range(1, tables.boundary)):
+            for branches in BRANCHES:
+                yield from _depths(graph, tables, positions, branches)
 
 
 def recursive(
@@ -59,9 +72,14 @@ def recursive(
     Candidate, int
         What comes out, and the number of leaves.
     """
-    borders, stored = subdivide(forward_sizes(graph), positions, branches, depth)
-    leaf_of = leaves(borders, tables.boundary)
-    return evaluate(graph, realise_nested(graph, leaf_of, stored, tables=tables)), len(stored)
+    weight, inside = _weights(forward_sizes(graph)), np.array(positions, dtype=np.int64)
+    starts, pointer, path = _subdivide(weight, inside, branches, depth)
+    leaf_of = np.zeros(tables.boundary, dtype=np.int64)
+    leaf_of[starts[1:]] = 1
+    leaf_of = np.cumsum(leaf_of)
+    stored = np.searchsorted(starts, path)
+    computes = nested_array(tables, leaf_of, pointer, stored)
+    return evaluate(graph, tables, computes), len(starts)
 
 
 def subdivide(
@@ -76,36 +94,71 @@ def subdivide(
     list of tuple of int
         Per leaf: numbers of the leaves before which a border is stored while it is worked on.
     """
-    weight = [0, *accumulate(size + 1 for size in sizes)]  # + 1: ops of zero bytes count too
-    starts: list[int] = []
-    paths: list[tuple[int, ...]] = []
-
-    def split(low: int, high: int, level: int, path: tuple[int, ...]) -> None:
-        inside = positions[bisect_left(positions, low + 1) : bisect_left(positions, high)]
-        if level == 0 or not inside:
-            starts.append(low)
-            paths.append(path)
-            return
-        cuts = {
-            _nearest(
-                inside, weight, weight[low] + (weight[high] - weight[low]) * i // (branches + 1)
-            )
-            for i in range(1, branches + 1)
-        }
-        edges = [low, *sorted(cuts), high]
-        for i in range(len(edges) - 1):
-            split(edges[i], edges[i + 1], level - 1, path + tuple(edges[1 : i + 1]))
-
-    split(0, len(sizes), depth, ())
-    number = {start: leaf for leaf, start in enumerate(starts)}
-    return starts[1:], [tuple(number[p] for p in path) for path in paths]
+    inside = np.array(positions, dtype=np.int64)
+    starts, pointer, path = _subdivide(_weights(sizes), inside, branches, depth)
+    stored = np.searchsorted(starts, path).tolist()
+    return starts[1:].tolist(), [tuple(stored[a:b]) for a, b in pairwise(pointer.tolist())]
 
 
-def _nearest(inside: Sequence[int], weight: Sequence[int], target: int) -> int:
-    """Position of `inside` whose weight is nearest to `target`."""
-    place = bisect_left(inside, target, key=weight.__getitem__)
-    around = inside[max(0, place - 1) : place + 1]
-    return min(around, key=lambda p: abs(weight[p] - target))
+def _weights(sizes: Sequence[int]) -> Ints:
+    """Bytes made before each position, and one for each op: ops of zero bytes count too."""
+    weight = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(np.array(sizes, dtype=np.int64) + 1, out=weight[1:])
+    return weight
+
+
+@njit(cache=True, nogil=True)
+def _subdivide(weight: Ints, positions: Ints, branches: int, depth: int) -> tuple[Ints, Ints, Ints]:
+    """Start of each leaf, and the borders stored for leaf j: `path[pointer[j]:pointer[j + 1]]`."""
+    count = len(weight) - 1
+    starts = np.empty(count, dtype=np.int64)
+    pointer = np.zeros(count + 1, dtype=np.int64)
+    path = np.empty(16 * count + 16, dtype=np.int64)
+    way = np.empty(count + 1, dtype=np.int64)  # borders on the way to the current part
+    # Parts still to do, the first on top: low, high, levels left, borders on the way.
+    todo = np.empty((count + 1, 4), dtype=np.int64)
+    edges = np.empty(branches + 2, dtype=np.int64)
+    todo[0] = np.array([0, count, depth, 0])
+    top, leaves, written = 1, 0, 0
+    while top > 0:
+        top -= 1
+        low, high, level, length = todo[top]
+        if length > 0:
+            way[length - 1] = low
+        first = np.searchsorted(positions, low + 1)
+        last = np.searchsorted(positions, high)
+        if level == 0 or first >= last:
+            if written + length > len(path):
+                longer = np.empty(2 * len(path) + length, dtype=np.int64)
+                longer[:written] = path[:written]
+                path = longer
+            path[written : written + length] = way[:length]
+            written += length
+            starts[leaves] = low
+            leaves += 1
+            pointer[leaves] = written
+            continue
+        cuts = 0
+        edges[0] = low
+        place = first
+        for i in range(1, branches + 1):
+            target = weight[low] + (weight[high] - weight[low]) * i // (branches + 1)
+            while place < last and weight[positions[place]] < target:
+                place += 1
+            near = min(place, last - 1)
+            if near > first and target - weight[positions[near - 1]] <= abs(
+                weight[positions[near]] - target
+            ):
+                near -= 1
+            if positions[near] > edges[cuts]:
+                cuts += 1
+                edges[cuts] = positions[near]
+        edges[cuts + 1] = high
+        for i in range(cuts, -1, -1):
+            todo[top, 0], todo[top, 1] = edges[i], edges[i + 1]
+            todo[top, 2], todo[top, 3] = level - 1, length + i
+            top += 1
+    return starts[:leaves].copy(), pointer[: leaves + 1].copy(), path[:written].copy()
 
 
 def _depths(

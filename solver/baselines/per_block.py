@@ -17,17 +17,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..realise import Tables, realise_saved
+import numpy as np
+
+from ..realise import Tables, saved_array
 from .base import Candidate, NotApplicableError, choose, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
 
 
-def per_block(graph: Graph, budget_bytes: int | None) -> Schedule | None:
+def per_block(
+    graph: Graph, budget_bytes: int | None, control: Control | None = None
+) -> Schedule | None:
     """Best checkpointing of repeated modules within the budget, else the smallest peak.
 
     Parameters
@@ -36,6 +41,8 @@ def per_block(graph: Graph, budget_bytes: int | None) -> Schedule | None:
         A training step whose forward ops have module paths.
     budget_bytes
         Upper bound on the peak, resident bytes included; None asks for the smallest peak.
+    control
+        Ends the search early, with the best so far.
 
     Raises
     ------
@@ -51,7 +58,7 @@ def per_block(graph: Graph, budget_bytes: int | None) -> Schedule | None:
             f"per_block needs repeated modules (paths like `layers.0`, `layers.1`) in the forward "
             f"phase of graph {graph.name!r}"
         )
-    return choose(_variants(graph, tables, block_of), budget_bytes)
+    return choose(_variants(graph, tables, block_of), budget_bytes, control)
 
 
 def blocks(modules: Sequence[str]) -> list[str]:
@@ -84,15 +91,16 @@ def checkpoint_groups(
     graph: Graph, tables: Tables, block_of: Sequence[str], group_of: dict[str, int]
 ) -> Candidate:
     """Recompute what is private to a group of blocks; blocks without group are kept whole."""
-    group = [group_of.get(block, -1) for block in block_of]
-    saved = {
-        t
-        for op in range(tables.boundary)
-        for t in tables.outputs[op]
-        if group[op] < 0
-        or any(group[user] != group[op] for user in tables.users[t] if user < tables.boundary)
-    }
-    return evaluate(graph, realise_saved(graph, saved, tables=tables))
+    count = len(graph.ops)
+    group = np.full(count + 1, -2, dtype=np.int64)  # one more: residents have op -1
+    group[: tables.boundary] = [group_of.get(block, -1) for block in block_of]
+    made_in = group[tables.arrays.producer]
+    saved = made_in == -1
+    owner = np.repeat(np.arange(len(saved)), np.diff(tables.use_ptr))
+    forward = tables.use_idx < tables.boundary
+    elsewhere = forward & (group[tables.use_idx] != made_in[owner])
+    saved[owner[elsewhere]] = True
+    return evaluate(graph, tables, saved_array(tables, saved))
 
 
 def _variants(graph: Graph, tables: Tables, block_of: Sequence[str]) -> Iterator[Candidate]:

@@ -22,21 +22,40 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..realise import Tables, border_tensors, realise_saved
-from .base import Candidate, choose, evaluate, forward_sizes, narrow_positions, points
+import numpy as np
+from numba import njit
+
+from ..realise import Tables, border_tensors, saved_array
+from .base import (
+    Candidate,
+    base_order,
+    choose,
+    evaluate,
+    forward_sizes,
+    narrow_positions,
+    points,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
+
+    from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
 
 MOST = 128  # segmentations simulated for each set of candidates
 FINER = 8  # values of B tried for each of them
 BISECTIONS = 6
 
 
-def sqrt_n(graph: Graph, budget_bytes: int | None) -> Schedule | None:
+def sqrt_n(
+    graph: Graph, budget_bytes: int | None, control: Control | None = None
+) -> Schedule | None:
     """Best segment checkpointing within the budget, else the one with the smallest peak.
 
     Parameters
@@ -45,13 +64,18 @@ def sqrt_n(graph: Graph, budget_bytes: int | None) -> Schedule | None:
         Any graph; without a backward phase everything is kept.
     budget_bytes
         Upper bound on the peak, resident bytes included; None asks for the smallest peak.
+    control
+        Ends the search early, with the best so far.
     """
+    return choose(_candidates(graph, budget_bytes), budget_bytes, control)
+
+
+def _candidates(graph: Graph, budget_bytes: int | None) -> Iterator[Candidate]:
     tables = Tables.of(graph)
-    found: list[Candidate] = [evaluate(graph, range(len(graph.ops)))]
+    yield base_order(graph, tables)
     if 0 < tables.boundary < len(graph.ops):
-        for positions in (range(1, tables.boundary), narrow_positions(graph, tables)):
-            found.extend(_search(graph, tables, positions, budget_bytes))
-    return choose(found, budget_bytes)
+        for positions in (narrow_positions(graph, tables), range(1, tables.boundary)):
+            yield from _search(graph, tables, positions, budget_bytes)
 
 
 def segment(sizes: Sequence[int], positions: Sequence[int], limit: float) -> tuple[int, ...]:
@@ -66,15 +90,23 @@ def segment(sizes: Sequence[int], positions: Sequence[int], limit: float) -> tup
     limit
         B of the paper, in bytes.
     """
-    borders: list[int] = []
-    allowed = set(positions)
+    allowed = np.zeros(len(sizes), dtype=np.bool_)
+    allowed[list(positions)] = True
+    return tuple(_segment(np.array(sizes, dtype=np.int64), allowed, float(limit)).tolist())
+
+
+@njit(cache=True, nogil=True)
+def _segment(sizes: Ints, allowed: Bools, limit: float) -> Ints:
+    borders = np.empty(len(sizes), dtype=np.int64)
+    count = 0
     held = 0
-    for op, size in enumerate(sizes):
-        if op in allowed and held > limit:
-            borders.append(op)
+    for op in range(len(sizes)):
+        if allowed[op] and held > limit:
+            borders[count] = op
+            count += 1
             held = 0
-        held += size
-    return tuple(borders)
+        held += sizes[op]
+    return borders[:count].copy()
 
 
 def leaves(borders: Sequence[int], count: int) -> list[int]:
@@ -89,11 +121,10 @@ def checkpoint(graph: Graph, tables: Tables, borders: Sequence[int]) -> Candidat
     """Keep what crosses `borders` and the last segment; recompute the rest once."""
     leaf_of = leaves(borders, tables.boundary)
     saved = border_tensors(tables, leaf_of)
-    last = len(borders)
-    saved.update(
-        t for op in range(tables.boundary) if leaf_of[op] == last for t in tables.outputs[op]
-    )
-    return evaluate(graph, realise_saved(graph, saved, tables=tables))
+    first = borders[-1] if len(borders) else 0
+    producer = tables.arrays.producer
+    saved |= (first <= producer) & (producer < tables.boundary)
+    return evaluate(graph, tables, saved_array(tables, saved))
 
 
 def _search(
@@ -101,38 +132,47 @@ def _search(
 ) -> Iterator[Candidate]:
     """Candidates of the grid over B, and of the bisection where the grid had to be thinned out."""
     sizes = forward_sizes(graph)
-    seen: dict[tuple[int, ...], Candidate] = {}
+    as_array = np.array(sizes, dtype=np.int64)
+    allowed = np.zeros(len(sizes), dtype=np.bool_)
+    allowed[list(positions)] = True
+    seen: dict[bytes, Candidate] = {}
 
     def run(limit: float) -> Candidate:
-        borders = segment(sizes, positions, limit)
-        if borders not in seen:
-            seen[borders] = checkpoint(graph, tables, borders)
-        return seen[borders]
+        borders = _segment(as_array, allowed, limit)
+        key = borders.tobytes()
+        if key not in seen:
+            seen[key] = checkpoint(graph, tables, borders.tolist())
+        return seen[key]
 
     most = points(graph, MOST)
     paper = [0.0, *_paper_grid(sizes, positions)]
     grid = sorted([*paper, *_fine_grid(sizes, FINER * most)])
-    distinct = {segment(sizes, positions, limit): limit for limit in grid}
+    distinct = {_segment(as_array, allowed, limit).tobytes(): limit for limit in grid}
     limits = list(distinct.values())
     if len(limits) > most:
         # Denser where segments are few and long: there single borders make a difference.
         last = len(limits) - 1
         thinned = {limits[last - last * k * k // most**2] for k in range(most)}
         limits = sorted({*thinned, *paper})
-    results = [run(limit) for limit in limits]
-    if budget_bytes is not None and len(distinct) > most:
-        # Where the budget starts or stops to hold, look between the two values of B.
-        for (low, first), (high, second) in pairwise(zip(limits, results, strict=True)):
-            holds = first.peak_bytes <= budget_bytes
-            if holds == (second.peak_bytes <= budget_bytes):
-                continue
+    before: tuple[float, bool] | None = None
+    for limit in limits:
+        candidate = run(limit)
+        yield candidate
+        if budget_bytes is None:
+            continue
+        holds = candidate.peak_bytes <= budget_bytes
+        if before is not None and before[1] != holds and len(distinct) > most:
+            # Where the budget starts or stops to hold, look between the two values of B.
+            low, high = before[0], limit
             for _ in range(BISECTIONS):
                 middle = (low + high) / 2
-                if (run(middle).peak_bytes <= budget_bytes) == holds:
+                between = run(middle)
+                yield between
+                if (between.peak_bytes <= budget_bytes) == before[1]:
                     low = middle
                 else:
                     high = middle
-    yield from seen.values()
+        before = (limit, holds)
 
 
 def _paper_grid(sizes: Sequence[int], positions: Sequence[int]) -> list[float]:

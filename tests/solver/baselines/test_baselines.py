@@ -11,6 +11,7 @@ from lowtide.frontends.generated import random_graph
 from lowtide.solver.baselines import BASELINES, NotApplicableError
 from lowtide.solver.baselines.base import crossing_bytes, narrow_positions
 from lowtide.solver.check import check
+from lowtide.solver.control import Control
 from lowtide.solver.graph import Graph
 from lowtide.solver.realise import Tables
 from lowtide.solver.simulate import Simulation, simulate
@@ -109,3 +110,43 @@ def test_narrow_positions_of_a_chain() -> None:
     """On a uniform chain every position is as narrow as the next one."""
     graph = linear_chain(4)
     assert narrow_positions(graph, Tables.of(graph)) == [1, 2, 3, 4]
+
+
+class Looks(Control):
+    """A clock that is over after so many looks at it."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.left = looks
+
+    @property
+    def over(self) -> bool:
+        """True from the last look on."""
+        self.left -= 1
+        return self.left <= 0
+
+
+@pytest.mark.parametrize("name", ["sqrt_n", "log_n", "per_block", "greedy"])
+def test_the_search_ends_when_time_is_over(name: str) -> None:
+    """No candidate is tried after the deadline; the best so far is a valid schedule."""
+    graph = transformer(4)
+    looks = []
+    for allowed in (1, 3, 10**6):
+        control = Looks(allowed)
+        schedule = BASELINES[name](graph, None, control)
+        assert schedule is not None
+        check(graph, plan_of(graph, schedule.computes()))
+        looks.append(allowed - control.left)
+    assert looks[:2] == [1, 3]
+    assert looks[2] > 5
+
+
+@pytest.mark.parametrize("name", ["sqrt_n", "log_n", "per_block", "greedy"])
+def test_candidates_do_not_grow_with_size(name: str) -> None:
+    """Eight times the layers take at most three times the candidates, each linear in the layers."""
+    looks = []
+    for blocks in (6, 48):
+        control = Looks(10**6)
+        BASELINES[name](transformer(blocks), None, control)
+        looks.append(10**6 - control.left)
+    assert looks[1] <= 3 * looks[0]
