@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .solver.schedule import Schedule as Schedule
     from .solver.simulate import simulate as simulate
     from .solver.solve import solve as solve
+    from .solver.sweep import sweep as sweep
 else:
     # The same names for the interpreter; a test keeps the two lists equal.
     _MODULES = {
@@ -60,6 +61,7 @@ else:
         "Schedule": ".solver.schedule",
         "simulate": ".solver.simulate",
         "solve": ".solver.solve",
+        "sweep": ".solver.sweep",
     }
 
     def __getattr__(name):

@@ -3,110 +3,25 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .baselines import NotApplicableError
+from .comparison import INFEASIBLE, NO_PLAN, NOT_APPLICABLE
+from .comparison import Comparison as Comparison
+from .comparison import Row as Row
 from .errors import InfeasibleError, InputError, NoPlanError
 from .plan import Stop
 from .schedule import Schedule
 from .simulate import simulate
 from .solve import METHODS, solve
-from .units import parse_budget
+from .sweep import METHOD as SWEPT
+from .sweep import agree, sweep
+from .units import expand_budgets, parse_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .graph import Graph
-    from .plan import Plan
-
-INFEASIBLE = "infeasible"
-NO_PLAN = "no plan in time"
-NOT_APPLICABLE = "not applicable"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method at one budget.
-
-    Attributes
-    ----------
-    method, budget, budget_bytes
-        What was asked for; `budget` as it was written.
-    status
-        `optimal` or `feasible` with a plan; `infeasible`, `no plan in time` or `not applicable`
-        (the method finds nothing to work on in this graph) without.
-    plan
-        The plan; None if there is none.
-    seconds
-        Time the method took.
-    reason
-        Why there is no plan, or why the search ended early; empty otherwise.
-    smallest_bytes, limiting_op, proven
-        For `infeasible`: the smallest budget for which the method found a schedule, the op that
-        sets it, and whether none of its class can meet the budget.
-    """
-
-    method: str
-    budget: str
-    budget_bytes: int
-    status: str
-    plan: Plan | None
-    seconds: float
-    reason: str = ""
-    smallest_bytes: int | None = None
-    limiting_op: str | None = None
-    proven: bool = False
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Predicted peak, resident bytes included."""
-        return None if self.plan is None else self.plan.peak_bytes
-
-    @property
-    def overhead(self) -> float | None:
-        """Extra time as a fraction of the time without recomputation."""
-        return None if self.plan is None else self.plan.overhead
-
-    @property
-    def bound(self) -> float | None:
-        """Lower bound on the overhead; None if nothing is known."""
-        plan = self.plan
-        if plan is None or plan.lower_bound_ns < 0 or plan.base_time_ns <= 0:
-            return None
-        return max(0, plan.lower_bound_ns - plan.base_time_ns) / plan.base_time_ns
-
-    @property
-    def gap(self) -> float | None:
-        """(time - lower bound) / time; None without a bound."""
-        return None if self.plan is None else self.plan.gap
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All rows, budgets in the order asked for, methods within each.
-
-    Attributes
-    ----------
-    graph_name, graph_hash, size_unit, time_unit
-        The graph compared on.
-    resident_bytes, base_peak_bytes, base_time_ns
-        Memory that is always taken, and peak and time without recomputation.
-    rows
-        One for every pair of budget and method that was run.
-    interrupted
-        True if Ctrl-C ended the comparison before all rows were run.
-    """
-
-    graph_name: str
-    graph_hash: str
-    size_unit: str
-    time_unit: str
-    resident_bytes: int
-    base_peak_bytes: int
-    base_time_ns: int
-    rows: tuple[Row, ...]
-    interrupted: bool = False
 
 
 def compare(
@@ -129,7 +44,8 @@ def compare(
     graph
         The step.
     budgets
-        Amounts such as `6GiB`, bytes, or percentages as `parse_budget` takes them.
+        Amounts such as `6GiB`, bytes, or percentages as `parse_budget` takes them, and ranges such
+        as `20%..90%:8`. Several budgets of `auto` are solved as one `sweep`.
     methods
         Names from `METHODS`, or `all`.
     time_limit
@@ -140,7 +56,7 @@ def compare(
         Pairs that run at the same time, each in a process of its own with `threads` threads. With
         more than one, Ctrl-C stops the comparison without a result.
     on_row
-        Called with each row and how many there will be, in order, as rows are done.
+        Called with each row and how many there will be, as rows are done.
 
     Raises
     ------
@@ -149,9 +65,10 @@ def compare(
     """
     names = resolve_methods(methods)
     base = simulate(graph, Schedule.keep_everything(graph))
+    texts = [piece for budget in budgets for piece in expand_budgets(str(budget))]
     asked = [
-        (str(b), parse_budget(b, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes))
-        for b in budgets
+        (b, parse_budget(b, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes))
+        for b in texts
     ]
     if not asked:
         raise InputError("no budget to compare at: give at least one, such as 50%")
@@ -172,13 +89,25 @@ def compare(
             backend=backend,
         )
 
-    rows: list[Row] = []
+    rows: dict[tuple[str, int, str], Row] = {}
     interrupted = False
+
+    def done(row: Row, _: int = 0) -> None:
+        if on_row is not None:
+            on_row(row, len(pairs))
+
     try:
-        for row in _in_order(one, pairs, jobs):
-            rows.append(row)
-            if on_row is not None:
-                on_row(row, len(pairs))
+        if SWEPT in names and len(asked) > 1 and jobs == 1:
+            swept = sweep(
+                graph, texts, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+                backend=backend, on_row=done,
+            )  # fmt: skip
+            rows |= {(row.budget, row.budget_bytes, SWEPT): row for row in swept.rows}
+            interrupted = swept.interrupted
+        left = [] if interrupted else [pair for pair in pairs if pair not in rows]
+        for pair, row in zip(left, _in_order(one, left, jobs), strict=True):
+            rows[pair] = row
+            done(row)
             if row.plan is not None and row.plan.stopped_by is Stop.INTERRUPTED:
                 interrupted = True
                 break
@@ -186,6 +115,9 @@ def compare(
         if not rows:
             raise
         interrupted = True
+    if jobs > 1:
+        together = agree(graph, [row for row in rows.values() if row.method == SWEPT], gap)
+        rows |= {(row.budget, row.budget_bytes, SWEPT): row for row in together}
     return Comparison(
         graph_name=graph.name,
         graph_hash=graph.structure_hash,
@@ -194,7 +126,7 @@ def compare(
         resident_bytes=graph.resident_bytes,
         base_peak_bytes=base.peak_bytes,
         base_time_ns=base.time_ns,
-        rows=tuple(rows),
+        rows=tuple(rows[pair] for pair in pairs if pair in rows),
         interrupted=interrupted,
     )
 

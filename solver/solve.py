@@ -44,6 +44,7 @@ def solve(
     backend: str = "highs",
     progress: Progress | None = None,
     start: Plan | None = None,
+    lower_bound_ns: int = 0,
 ) -> Plan:
     """The fastest schedule of `graph` within `budget`.
 
@@ -66,6 +67,8 @@ def solve(
         Told of every new incumbent and bound.
     start
         A plan to start from, for example of a smaller budget.
+    lower_bound_ns
+        A lower bound on the time that is known already, for example from a larger budget.
 
     Returns
     -------
@@ -111,6 +114,7 @@ def solve(
         if method in BASELINES:
             return plan(_baseline(graph, method, budget_bytes, control), -1)
         incumbent.raise_bound(everything.time_ns, "base time")
+        incumbent.raise_bound(lower_bound_ns, "given bound")
         if everything.peak_bytes <= budget_bytes:
             return plan(tuple(range(len(graph.ops))), everything.time_ns)
         floor, op = single_op_bound(graph)

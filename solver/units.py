@@ -11,6 +11,7 @@ _FACTORS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+MOST_BUDGETS = 1000  # in one range
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*|%)\s*$")
 
 
@@ -52,6 +53,54 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
             f"budget {text!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, kB, MB, GB or %"
         )
     return int(value * _FACTORS[unit])
+
+
+def expand_budgets(text: str) -> list[str]:
+    """Budgets of a list such as `30%,50%,4GiB`, ranges spelt out.
+
+    `20%..80%:4` are four budgets evenly spread, `20%..80%:20%` the same by their distance. Both
+    ends belong to a range and have the same unit.
+
+    Raises
+    ------
+    InputError
+        If a range cannot be understood.
+    """
+    found: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if ".." in part:
+            found.extend(_range(part))
+        elif part:
+            found.append(part)
+    return found
+
+
+def _range(text: str) -> list[str]:
+    ends, _, step = text.partition(":")
+    matches = [_NUMBER.match(end) for end in ends.split("..")]
+    wrong = InputError(
+        f"{text!r} is not a range of budgets: write it like 20%..90%:8 (eight budgets) or"
+        " 20%..90%:10% (one every 10%)"
+    )
+    by = _NUMBER.match(step)
+    if len(matches) != 2 or by is None:
+        raise wrong
+    first, last = matches
+    if first is None or last is None or first.group(2) != last.group(2):
+        raise wrong
+    low, high, unit = float(first.group(1)), float(last.group(1)), first.group(2)
+    amount = float(by.group(1))
+    if by.group(2) == "":
+        count = int(amount)
+        if count != amount or not 2 <= count <= MOST_BUDGETS or low == high:
+            raise wrong
+        values = [low + (high - low) * k / (count - 1) for k in range(count)]
+    else:
+        if by.group(2) != unit or not amount > 0 or abs(high - low) / amount > MOST_BUDGETS:
+            raise wrong
+        steps = int(abs(high - low) / amount + 1e-9)
+        values = [low + (amount if high >= low else -amount) * k for k in range(steps + 1)]
+    return [f"{value:.10g}{unit}" for value in values]
 
 
 def format_bytes(amount: int | float) -> str:

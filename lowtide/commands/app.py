@@ -14,6 +14,7 @@ from .env import env
 from .replay import replay
 from .report import report
 from .solve import solve
+from .sweep import sweep
 
 app = typer.Typer(
     name="lowtide",
@@ -28,7 +29,7 @@ app = typer.Typer(
         "5 time limit, none found; 130 interrupted, best plan written."
     ),
 )
-for command in (capture, solve, compare, check, replay, report, env):
+for command in (capture, solve, sweep, compare, check, replay, report, env):
     app.command()(command)
 
 

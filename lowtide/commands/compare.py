@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..solver.errors import InputError
-from ..solver.units import format_percent
-from .options import Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
+from ..solver.units import expand_budgets, format_percent
+from .options import BUDGETS_HELP, Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
 from .progress import spinner
 from .target import writable
 from .terminal import Terminal, aligned, stdout_to_stderr
@@ -25,9 +25,7 @@ def compare(
     graph: GraphFile,
     budget: Annotated[
         str,
-        typer.Option(
-            "-b", "--budget", metavar="B,B,...", help="Budgets, such as 30%,50%,70% or 4GiB,6GiB."
-        ),
+        typer.Option("-b", "--budget", metavar="B,B,...", help=BUDGETS_HELP),
     ],
     methods: Annotated[
         str, typer.Option("-m", "--methods", metavar="all|M,M,...", help="Which methods to run.")
@@ -66,7 +64,7 @@ def compare(
     names = resolve_methods(methods)
     step = read_graph(graph)
     scale = Scale.of(step)
-    budgets = [part.strip() for part in budget.split(",") if part.strip()]
+    budgets = expand_budgets(budget)
     if not budgets:
         raise InputError("no budget to compare at: give at least one, such as 50%")
     for text in budgets:
@@ -116,11 +114,11 @@ def comparison_table(comparison: Comparison, scale: Scale) -> str:
         [
             row.method,
             "" if row.peak_bytes is None else scale.memory(row.peak_bytes),
-            _percent(row.overhead),
-            _percent(row.bound),
-            _percent(row.gap),
+            percent(row.overhead),
+            percent(row.bound),
+            percent(row.gap),
             f"{row.seconds:.1f}" if row.plan is not None else "",
-            _status(row, scale),
+            status(row, scale),
         ]
         for row in comparison.rows
     ]
@@ -135,17 +133,19 @@ def comparison_table(comparison: Comparison, scale: Scale) -> str:
     return "\n".join(blocks[1:])
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """`3.398%`; nothing for None."""
     return "" if value is None else format_percent(value)
 
 
-def _status(row: Row, scale: Scale) -> str:
+def status(row: Row, scale: Scale) -> str:
+    """What is known of a row, with the smallest budget where its own was missed."""
     if row.plan is not None:
         return f"{row.status} ({row.reason})" if row.reason else row.status
-    status = row.status if row.proven or row.smallest_bytes is None else "no plan"
+    words = row.status if row.proven or row.smallest_bytes is None else "no plan"
     if row.smallest_bytes is not None:
-        return f"{status}: smallest budget {scale.memory(row.smallest_bytes)}"
-    return status
+        return f"{words}: smallest budget {scale.memory(row.smallest_bytes)}"
+    return words
 
 
 def comparison_document(comparison: Comparison, scale: Scale) -> dict[str, Any]:

@@ -23,6 +23,10 @@ def _finite(value: float) -> float:
     return value
 
 
+BUDGETS_HELP = (
+    "Budgets, such as 30%,50%,70% or 4GiB,6GiB; 20%..90%:8 are eight spread evenly, 20%..90%:10% "
+    "one every 10%."
+)
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A *.graph.json[.gz] file.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A *.plan.json[.gz] file.")]
 StepSource = Annotated[

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.solver.errors import InputError
-from lowtide.solver.units import format_bytes, format_percent, format_seconds, parse_budget
+from lowtide.solver.units import (
+    expand_budgets,
+    format_bytes,
+    format_percent,
+    format_seconds,
+    parse_budget,
+)
 
 
 def parse(text: str | int | float) -> int:
@@ -109,3 +115,32 @@ def test_format_seconds(nanoseconds: float, text: str) -> None:
 def test_format_percent() -> None:
     """Three digits after the point, so that plans can be told apart."""
     assert format_percent(0.033984) == "3.398%"
+
+
+@pytest.mark.parametrize(
+    ("text", "budgets"),
+    [
+        ("30%, 50%,4GiB", ["30%", "50%", "4GiB"]),
+        ("20%..80%:4", ["20%", "40%", "60%", "80%"]),
+        ("80%..20%:3", ["80%", "50%", "20%"]),
+        ("20%..90%:30%", ["20%", "50%", "80%"]),
+        ("90%..20%:30%", ["90%", "60%", "30%"]),
+        ("1GiB..2GiB:0.5GiB,max", ["1GiB", "1.5GiB", "2GiB", "max"]),
+        ("10..20:2", ["10", "20"]),
+        ("", []),
+    ],
+)
+def test_ranges_of_budgets(text: str, budgets: list[str]) -> None:
+    """Lists are taken apart, ranges spelt out by number or by distance."""
+    assert expand_budgets(text) == budgets
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["20%..90%", "20%..4GiB:3", "20%..90%:1", "20%..90%:1.5", "20%..90%:1GiB", "20%..90%:0%",
+     "20%..90%:1e9", "..90%:3", "20%..50%..90%:3", "max..20%:3", "50%..50%:2"],
+)  # fmt: skip
+def test_wrong_ranges_are_refused(text: str) -> None:
+    """The message shows how ranges are written."""
+    with pytest.raises(InputError, match="eight budgets"):
+        expand_budgets(text)

@@ -1,0 +1,265 @@
+"""A whole curve of budgets, every solve knowing what the others found.
+
+A schedule within a budget is one within every larger budget, and a lower bound at a budget holds at
+every smaller one. Both are passed on, so time and bound never increase with the budget, and a solve
+begins with the plan of its neighbour and ends early where the neighbours' results close its gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .assemble import Origin, assemble
+from .comparison import INFEASIBLE, NO_PLAN, Comparison, Row
+from .errors import InfeasibleError, InputError, NoPlanError
+from .plan import Stop
+from .schedule import Schedule
+from .simulate import simulate
+from .smallest import smallest_budget
+from .solve import solve
+from .units import expand_budgets, parse_budget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .graph import Graph
+    from .plan import Plan
+    from .progress import Progress
+
+METHOD = "auto"
+
+
+def sweep(
+    graph: Graph,
+    budgets: Sequence[str | int | float] | str | int = 10,
+    *,
+    time_limit: float = 60.0,
+    gap: float = 1e-4,
+    threads: int = 1,
+    seed: int = 0,
+    backend: str = "highs",
+    progress: Progress | None = None,
+    on_row: Callable[[Row, int], None] | None = None,
+) -> Comparison:
+    """Plans of method `auto` for many budgets of one graph.
+
+    Parameters
+    ----------
+    graph
+        The step.
+    budgets
+        Budgets as `parse_budget` takes them, in a list or as text such as `20%..90%:8,4GiB`; or how
+        many, spread evenly from the smallest budget that is found to the peak without
+        recomputation.
+    time_limit
+        Seconds for each budget at most.
+    gap, threads, seed, backend, progress
+        As `solve` takes them.
+    on_row
+        Called with each row as its solve ends, and with how many there will be. Later solves can
+        still improve it.
+
+    Returns
+    -------
+    Comparison
+        One row for every budget, in the order asked for; `row.plan` is None where there is no plan.
+
+    Raises
+    ------
+    InputError
+        If a budget cannot be understood.
+    KeyboardInterrupt
+        If Ctrl-C was pressed before any plan was found; later ones end the sweep early.
+    """
+    base = simulate(graph, Schedule.keep_everything(graph))
+    asked = [
+        (text, parse_budget(text, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes))
+        for text in _texts(graph, budgets, base.peak_bytes, seed)
+    ]
+    curve = Curve(graph, sorted({amount for _, amount in asked}), gap)
+    names = {amount: text for text, amount in reversed(asked)}
+    origin = Origin(METHOD, seed, threads, 0.0, gap=gap, backend=backend)
+    interrupted = False
+    try:
+        for point in reversed(curve.points):
+            if not curve.settled(point):
+                plan = None
+                try:
+                    plan = solve(
+                        graph, point.budget_bytes, method=METHOD, time_limit=time_limit, gap=gap,
+                        threads=threads, seed=seed, backend=backend, progress=progress,
+                        start=curve.start(point), lower_bound_ns=point.bound_ns,
+                    )  # fmt: skip
+                except InfeasibleError as error:
+                    curve.miss(point, error, 0.0)
+                except NoPlanError as error:
+                    curve.miss(point, error, time_limit)
+                if plan is not None:
+                    curve.take(point, plan)
+                    interrupted = plan.stopped_by is Stop.INTERRUPTED
+            if on_row is not None:
+                row = curve.row(point, names[point.budget_bytes], origin)
+                if row is not None:
+                    on_row(row, len(curve.points))
+            if interrupted:
+                break
+    except KeyboardInterrupt:
+        if all(point.computes is None for point in curve.points):
+            raise
+        interrupted = True
+    found = [curve.row(curve.at(amount), text, origin) for text, amount in asked]
+    return Comparison(
+        graph_name=graph.name,
+        graph_hash=graph.structure_hash,
+        size_unit=graph.size_unit,
+        time_unit=graph.time_unit,
+        resident_bytes=graph.resident_bytes,
+        base_peak_bytes=base.peak_bytes,
+        base_time_ns=base.time_ns,
+        rows=tuple(row for row in found if row is not None),
+        interrupted=interrupted,
+    )
+
+
+def agree(graph: Graph, rows: Sequence[Row], gap: float) -> list[Row]:
+    """Rows of independent solves with what each tells of the others, in the same order."""
+    curve = Curve(graph, sorted({row.budget_bytes for row in rows}), gap)
+    for row in rows:
+        if row.plan is not None:
+            curve.take(curve.at(row.budget_bytes), row.plan)
+    agreed = []
+    for row in rows:
+        point, plan = curve.at(row.budget_bytes), row.plan
+        better = row
+        if plan is None or (plan.time_ns, plan.lower_bound_ns) != (point.time_ns, point.bound_ns):
+            origin = Origin(METHOD, 0, 1, row.seconds, gap=gap)
+            if plan is not None:
+                origin = replace(origin, seed=plan.seed, threads=plan.threads)
+            better = curve.row(point, row.budget, origin) or row
+        agreed.append(better)
+    return agreed
+
+
+@dataclass
+class Point:
+    """What is known at one budget.
+
+    Attributes
+    ----------
+    budget_bytes
+        The budget.
+    computes, time_ns, peak_bytes
+        The best schedule that is known within it.
+    bound_ns
+        No schedule of the bound's class is faster; -1 if nothing is known.
+    seconds, stopped_by
+        Of the solve at this budget.
+    missed
+        The error where a solve at this budget, or at a larger one, found no plan.
+    """
+
+    budget_bytes: int
+    computes: tuple[int, ...] | None = None
+    time_ns: int = 0
+    peak_bytes: int = 0
+    bound_ns: int = -1
+    seconds: float = 0.0
+    stopped_by: Stop = Stop.DONE
+    missed: InfeasibleError | NoPlanError | None = None
+
+
+class Curve:
+    """Points in the order of their budgets; what is found at one is told to all it holds for."""
+
+    def __init__(self, graph: Graph, budgets: Sequence[int], gap: float) -> None:
+        self.graph = graph
+        self.gap = gap
+        self.points = [Point(amount) for amount in budgets]
+
+    def at(self, budget_bytes: int) -> Point:
+        """The point of a budget."""
+        return next(point for point in self.points if point.budget_bytes == budget_bytes)
+
+    def settled(self, point: Point) -> bool:
+        """Whether another solve could tell nothing that matters."""
+        if point.computes is None:
+            return point.missed is not None
+        return point.bound_ns >= 0 and point.time_ns - point.bound_ns <= self.gap * point.time_ns
+
+    def start(self, point: Point) -> Plan | None:
+        """The plan to begin with: the best within this budget, else that of the next larger one."""
+        place = self.points.index(point)
+        for near in self.points[place:]:
+            if near.computes is not None:
+                return assemble(
+                    self.graph, near.budget_bytes, near.computes, Origin(METHOD, 0, 1, 0.0)
+                )
+        return None
+
+    def take(self, point: Point, plan: Plan) -> None:
+        """Note what a solve at `point` found, and tell the others."""
+        point.seconds += plan.solve_seconds
+        point.stopped_by = plan.stopped_by
+        self.raise_bound(point.budget_bytes, plan.lower_bound_ns)
+        self.offer(plan.schedule.computes(), plan.peak_bytes, plan.time_ns)
+
+    def offer(self, computes: tuple[int, ...], peak_bytes: int, time_ns: int) -> None:
+        """A schedule, for every budget from its peak on."""
+        for point in self.points:
+            if point.budget_bytes >= peak_bytes and (
+                point.computes is None or time_ns < point.time_ns
+            ):
+                point.computes, point.time_ns, point.peak_bytes = computes, time_ns, peak_bytes
+
+    def raise_bound(self, budget_bytes: int, bound_ns: int) -> None:
+        """A lower bound, for every budget up to its own."""
+        for point in self.points:
+            if point.budget_bytes <= budget_bytes:
+                point.bound_ns = max(point.bound_ns, bound_ns)
+
+    def miss(self, point: Point, error: InfeasibleError | NoPlanError, seconds: float) -> None:
+        """No plan at `point`: nor will there be one at smaller budgets, in the same time."""
+        point.seconds += seconds
+        for other in self.points:
+            if other.budget_bytes <= point.budget_bytes and other.missed is None:
+                other.missed = error
+
+    def row(self, point: Point, text: str, origin: Origin) -> Row | None:
+        """What is known at `point` now; None if no solve has looked at it yet."""
+        amount, error = point.budget_bytes, point.missed
+        if point.computes is not None:
+            stop = Stop.DONE if self.settled(point) else point.stopped_by
+            origin = replace(
+                origin, seconds=point.seconds, stopped_by=stop, lower_bound_ns=point.bound_ns
+            )
+            plan = assemble(self.graph, amount, point.computes, origin)
+            ended = "" if stop is Stop.DONE else stop.value
+            return Row(METHOD, text, amount, plan.status.value, plan, plan.solve_seconds, ended)
+        if isinstance(error, InfeasibleError):
+            return Row(
+                METHOD, text, amount, INFEASIBLE, None, point.seconds, str(error),
+                error.smallest_bytes, error.limiting_op, error.proven,
+            )  # fmt: skip
+        if error is not None:
+            return Row(METHOD, text, amount, NO_PLAN, None, point.seconds, str(error))
+        return None
+
+
+def _texts(
+    graph: Graph, budgets: Sequence[str | int | float] | str | int, peak_bytes: int, seed: int
+) -> list[str]:
+    """Every budget as text."""
+    if isinstance(budgets, str):
+        texts = expand_budgets(budgets)
+    elif isinstance(budgets, int):
+        if budgets < 1:
+            raise InputError(f"a sweep needs at least one budget, not {budgets}")
+        low = min(smallest_budget(graph, seed=seed), peak_bytes)
+        steps = max(1, budgets - 1)
+        texts = [str(low + (peak_bytes - low) * k // steps) for k in range(budgets)]
+    else:
+        texts = [piece for budget in budgets for piece in expand_budgets(str(budget))]
+    if not texts:
+        raise InputError("no budget to sweep over: give at least one, such as 20%..90%:8")
+    return texts
