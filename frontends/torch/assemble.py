@@ -223,12 +223,7 @@ def graph_op(item: Item, values: Values, order: dict[int, int], device: torch.de
     rerun = -1
     if item.op.rng_value is not None:
         rerun = allocated(state_bytes(device), torch.device("cpu"), device)
-    if call is None:
-        kind = f"lowtide.{item.op.kind}"
-    elif isinstance(call.target, torch._ops.OpOverload):
-        kind = str(call.target)
-    else:
-        kind = f"lowtide.{call.target.__name__}"
+    kind = f"lowtide.{item.op.kind}" if call is None else call.name
     return Op(
         item.name, kind, 0, reads, writes, rerun_workspace_bytes=rerun, recompute=item.recompute,
         phase=item.phase, module=module, source=source,

@@ -82,9 +82,7 @@ def measure_memory(
         key = storage._cdata
         shares.append(-2 if key in inputs else first.get(key, -1))
         first.setdefault(key, index)
-    return Measurement(
-        str(call.target), -1, reading.peak_bytes, tuple(sizes), tuple(shares), max(1, took)
-    )
+    return Measurement(call.name, -1, reading.peak_bytes, tuple(sizes), tuple(shares), max(1, took))
 
 
 def allocated_bytes(size: int, device: torch.device) -> int:

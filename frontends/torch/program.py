@@ -61,6 +61,12 @@ class Call:
     outputs: tuple[int | None, ...]
     unpack: bool
 
+    @property
+    def name(self) -> str:
+        """What is called: `aten.mm.default`, or `lowtide.bernoulli` for a Python function."""
+        word = getattr(self.target, "__name__", type(self.target).__name__)
+        return str(self.target) if hasattr(self.target, "_schema") else f"lowtide.{word}"
+
     def refs(self) -> Iterator[int]:
         """Values read, in argument order, repeated if read twice."""
         yield from refs_in(self.args)

@@ -52,7 +52,7 @@ class Sampler:
         skipped = 0
         for done, entry in enumerate(entries):
             if progress is not None:
-                progress(done, len(entries), str(entry.call.target))
+                progress(done, len(entries), entry.call.name)
             reserve_ns -= entry.roofline_ns
             if time.monotonic() + entry.roofline_ns / 1e9 > self._last:
                 skipped += 1
@@ -66,7 +66,7 @@ class Sampler:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 _log.warning(
                     "%s cannot be measured alone (%s): its time is a roofline's",
-                    entry.call.target,
+                    entry.call.name,
                     reason[0],
                 )
         if skipped:
