@@ -1,9 +1,9 @@
 """Generates straight-line Python from a program and a schedule.
 
-One statement per op (`v12, v13 = native_dropout(v3, 0.1, True)`), one `del` per free. A storage may
-have many names, its views: a view is made right before its first use after the storage was
-produced, and all names of a storage are deleted where the schedule frees it. What the code holds at
-any moment is what `simulate` counts at that step.
+One statement per op (`v12, v13 = topk(v3, 5)`), one `del` per free. A storage may have many names,
+its views: a view is made right before its first use after the storage was produced, and all names
+of a storage are deleted where the schedule frees it. What the code holds at any moment is what
+`simulate` counts at that step.
 """
 
 from __future__ import annotations

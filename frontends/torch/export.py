@@ -19,6 +19,7 @@ from torch import fx
 
 from ...solver.errors import CaptureError
 from .checkpoints import checkpoints_off
+from .kernels import eager_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 OLDEST, NEWEST = (2, 11), (2, 14)
-_WHOLE = ("upsample_", "_upsample_", "hardshrink", "softshrink", "multi_margin", "multilabel_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,37 +194,9 @@ def tracing(
         compiling(compiled),
         checkpoints_off(state),
         plain_lstm(lstm),
-        whole_operators(),
+        eager_kernels(),
     ):
         yield
-
-
-@contextlib.contextmanager
-def whole_operators() -> Iterator[None]:
-    """Keep operators whole that the tracer replaces by Python code with other rounding.
-
-    The replacement of `multilabel_margin_loss` even gives another value.
-    """
-    from torch._C import DispatchKey
-    from torch._decomp import decompositions  # noqa: F401  (registers what is set aside here)
-
-    saved: list[tuple[Any, Any, Any]] = []
-    try:
-        for name in dir(torch.ops.aten):
-            if not name.startswith(_WHOLE):
-                continue
-            packet = getattr(torch.ops.aten, name)
-            for overload in packet.overloads():
-                op = getattr(packet, overload)
-                for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
-                    if key in op.py_kernels:
-                        saved.append((op, key, op.py_kernels.pop(key)))
-                        op._dispatch_cache.clear()
-        yield
-    finally:
-        for op, key, kernel in saved:
-            op.py_kernels[key] = kernel
-            op._dispatch_cache.clear()
 
 
 @contextlib.contextmanager

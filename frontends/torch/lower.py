@@ -13,6 +13,7 @@ import torch
 
 from .assemble import Item, Wiring, assemble, input_specs, label_of
 from .gradients import own_gradients
+from .masks import whole_masks
 from .mutation import Separated, separate_mutations
 from .phases import ancestors, split
 from .program import Kind, Program, ProgramOp, ValueMeta
@@ -47,7 +48,7 @@ def lower(
     values = traced.values
     wiring = wire(joint, traced)
     forward = [*wiring.outputs.values(), *wiring.mutations.values()]
-    lines = split(traced.lines, forward, wiring.tangents, wiring.gradients)
+    lines = split(whole_masks(traced), forward, wiring.tangents, wiring.gradients)
     lines = own_gradients(lines, values, wiring)
     needed = ancestors(lines, wiring.gradients.values())
     separated = separate_mutations(lines, values, wiring, needed)

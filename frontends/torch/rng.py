@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .masks import bernoulli
+
 if TYPE_CHECKING:
     from .program import Call
 
@@ -17,6 +19,8 @@ _DROPOUTS = ("dropout", "attention", "rnn", "lstm", "gru")
 def draws(call: Call) -> bool:
     """Whether a call draws random numbers: tagged so, and not switched off by its arguments."""
     op = call.target
+    if op is bernoulli:
+        return True
     if not isinstance(op, torch._ops.OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded not in op.tags:

@@ -21,6 +21,7 @@ import torch
 from torch.utils import flop_counter
 
 from .machine import PRESETS, Machine
+from .masks import bernoulli
 from .program import Kind, ValueRef
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ ELEMENT_COST: dict[Any, float] = {
     _aten.native_dropout: 1000,
     _aten.native_dropout_backward: 130,
     _aten.bernoulli: 1000,
+    bernoulli: 750,
     _aten.where: 120,
     _aten._native_batch_norm_legit_functional: 200,
     _aten.native_batch_norm: 200,

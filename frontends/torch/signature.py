@@ -36,7 +36,7 @@ class Signature:
     text
         All of it, readable.
     portable
-        False if the text does not mean the same in another process (a Python callable).
+        False if the text does not mean the same in another process (somebody's Python callable).
     """
 
     text: str
@@ -79,6 +79,8 @@ def _target_name(target: Callable[..., Any]) -> tuple[str, bool]:
     if isinstance(target, torch._ops.OpOverload):
         return str(target), True
     module, name = getattr(target, "__module__", "?"), getattr(target, "__qualname__", repr(target))
+    if str(module).startswith(__package__.partition(".")[0] + "."):
+        return f"{module}.{name}", True
     return f"{module}.{name}#{id(target)}", False
 
 

@@ -132,9 +132,6 @@ class Watch(TorchFunctionMode):
                 f"{origin}: the step switches on the gradient of one of its inputs; call "
                 "requires_grad_() on it before"
             )
-        if name == "dropout" and drops_all(*args, **(kwargs or {})):
-            # eager PyTorch draws nothing here, its tracer would
-            return args[0] * torch.zeros((), dtype=args[0].dtype, device=args[0].device)
         export.set_origin(f"{origin}\n{self.path[-1] if self.path else ''}")
         args, kwargs = self._swap(args), self._swap(kwargs) if kwargs else {}
         result = func(*args, **kwargs)
@@ -185,13 +182,6 @@ def statistics(
     names = (kwargs.get("running_mean"), kwargs.get("running_var"))
     found = (*args[start : start + 2], *names)
     return [item for item in found if isinstance(item, torch.Tensor)]
-
-
-def drops_all(
-    input: Any = None, p: float = 0.5, training: bool = True, inplace: bool = False, **_: Any
-) -> bool:
-    """Whether a call of dropout drops everything, which takes no random numbers."""
-    return isinstance(input, torch.Tensor) and p == 1 and training and not inplace
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from lowtide.frontends.torch.masks import bernoulli
 from lowtide.frontends.torch.program import Call, ValueRef
 from lowtide.frontends.torch.signature import signature
 
@@ -75,8 +76,9 @@ def test_keywords_and_targets_matter() -> None:
 
 
 def test_python_callables_stay_out_of_files() -> None:
-    """A signature with a Python object in it means nothing in another process."""
+    """A signature with a Python object in it means nothing in another process, but for our own."""
     metas = [meta_of(X)]
     assert signature(Call(aten.neg.default, (ValueRef(0),), {}, (1,), False), metas).portable
+    assert signature(Call(bernoulli, (), {}, (1,), False), metas).portable
     assert not signature(Call(len, (ValueRef(0),), {}, (1,), False), metas).portable
     assert not signature(Call(aten.neg.default, (object(),), {}, (1,), False), metas).portable
