@@ -1,0 +1,1 @@
+"""What integer programming gains over greedy, per model and budget."""
