@@ -19,7 +19,7 @@ from lowtide.__main__ import main
 from lowtide.frontends.chains import linear_chain, transformer
 from lowtide.frontends.generated import random_graph
 from lowtide.report.curve_plot import plot_curve
-from lowtide.report.figures import new_axes, save, to_svg
+from lowtide.report.figures import look, new_axes, save, to_svg
 from lowtide.report.memory_plot import plot_memory, repeats, size_axis, time_axis
 from lowtide.report.peak import find_peak
 from lowtide.report.report import plan_script, render_report, write_report
@@ -41,6 +41,7 @@ from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.plan import Status
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
+from lowtide.solver.solve import METHODS
 from tests.plans import plan_of, recomputing
 
 if TYPE_CHECKING:
@@ -275,6 +276,16 @@ def test_curve_tells_proven_from_time_limited() -> None:
     assert not any("infeasible" in text.get_text() for text in ax.texts)
 
 
+def test_a_method_looks_the_same_in_every_picture() -> None:
+    """Colour and marker follow from the name; known methods differ, new ones have a look too."""
+    assert len({look(name) for name in METHODS}) == len(METHODS)
+    assert look("newcomer") == look("newcomer") != look("auto")
+    alone = plot_curve(comparison(row("greedy", 8, 0.1)))
+    among = plot_curve(comparison(row("auto", 8, 0.1), row("greedy", 8, 0.1)))
+    colors = [ax.lines[-2].get_color() for ax in (alone, among)]
+    assert colors[0] == colors[1] == look("greedy")[0]
+
+
 def test_curve_shades_budgets_that_nobody_met() -> None:
     """Shaded up to the largest missed budget; called infeasible only if that is proven."""
     met = row("auto", 8, 0.1)
@@ -416,6 +427,10 @@ def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert out == ""
     assert str(files[2]) in err
     assert files[2].read_text().startswith("<!DOCTYPE html>")
+    assert main(["report", *map(str, files[:2]), "-o", str(files[2]), "--json", "-q"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["report"] == str(files[2])
+    assert document["time_ns"] == PLAN.time_ns
     write_plan(msgspec.structs.replace(PLAN, time_ns=PLAN.time_ns + 1), files[1])
     assert main(["report", *map(str, files[:2]), "-o", str(files[2]), "-q"]) == 1
 

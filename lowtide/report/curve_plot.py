@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .figures import INK, LIMIT, MARKERS, MUTED, SERIES, new_axes, style
+from .figures import INK, LIMIT, MUTED, look, new_axes, style
 from .memory_plot import size_axis
 from .scale import Scale
 
@@ -47,10 +47,10 @@ def plot_curve(comparison: Comparison, ax: Axes | None = None) -> Axes:
     budgets = [row.budget_bytes for row in rows]
     unit, factor = size_axis(scale, max([*budgets, comparison.base_peak_bytes]))
     methods = list(dict.fromkeys(row.method for row in rows))
-    for number, method in enumerate(methods):
+    for method in methods:
         found = [row for row in rows if row.method == method and row.plan is not None]
         if found:
-            _draw_method(ax, method, number, sorted(found, key=_budget), factor)
+            _draw_method(ax, method, sorted(found, key=_budget), factor)
     ends = [*budgets, comparison.base_peak_bytes]
     margin = max(0.06 * (max(ends) - min(ends)), 0.01 * max(ends))
     ax.set_xlim((min(ends) - margin) / factor, (max(ends) + margin) / factor)
@@ -92,9 +92,8 @@ def _budget(row: Row) -> int:
     return row.budget_bytes
 
 
-def _draw_method(ax: Axes, method: str, number: int, rows: list[Row], factor: float) -> None:
-    color = SERIES[number % len(SERIES)]
-    marker = MARKERS[number % len(MARKERS)]
+def _draw_method(ax: Axes, method: str, rows: list[Row], factor: float) -> None:
+    color, marker = look(method)
     x = [row.budget_bytes / factor for row in rows]
     y = [100.0 * (row.overhead or 0.0) for row in rows]
     ax.plot(x, y, color=color, linewidth=1.2, alpha=0.7, zorder=2)
