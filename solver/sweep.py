@@ -7,7 +7,7 @@ begins with the plan of its neighbour and ends early where the neighbours' resul
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .assemble import Origin, assemble
@@ -77,9 +77,8 @@ def sweep(
         (text, parse_budget(text, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes))
         for text in _texts(graph, budgets, base.peak_bytes, seed)
     ]
-    curve = Curve(graph, sorted({amount for _, amount in asked}), gap)
+    curve = Curve(graph, sorted({amount for _, amount in asked}), gap, backend)
     names = {amount: text for text, amount in reversed(asked)}
-    origin = Origin(METHOD, seed, threads, 0.0, gap=gap, backend=backend)
     interrupted = False
     try:
         for point in reversed(curve.points):
@@ -99,16 +98,16 @@ def sweep(
                     curve.take(point, plan)
                     interrupted = plan.stopped_by is Stop.INTERRUPTED
             if on_row is not None:
-                row = curve.row(point, names[point.budget_bytes], origin)
+                row = curve.row(point, names[point.budget_bytes])
                 if row is not None:
                     on_row(row, len(curve.points))
             if interrupted:
                 break
     except KeyboardInterrupt:
-        if all(point.computes is None for point in curve.points):
+        if all(point.plan is None for point in curve.points):
             raise
         interrupted = True
-    found = [curve.row(curve.at(amount), text, origin) for text, amount in asked]
+    found = [curve.row(curve.at(amount), text) for text, amount in asked]
     return Comparison(
         graph_name=graph.name,
         graph_hash=graph.structure_hash,
@@ -131,13 +130,9 @@ def agree(graph: Graph, rows: Sequence[Row], gap: float) -> list[Row]:
     agreed = []
     for row in rows:
         point, plan = curve.at(row.budget_bytes), row.plan
-        better = row
-        if plan is None or (plan.time_ns, plan.lower_bound_ns) != (point.time_ns, point.bound_ns):
-            origin = Origin(METHOD, 0, 1, row.seconds, gap=gap)
-            if plan is not None:
-                origin = replace(origin, seed=plan.seed, threads=plan.threads)
-            better = curve.row(point, row.budget, origin) or row
-        agreed.append(better)
+        same = plan is point.plan and (plan is None or plan.lower_bound_ns == point.bound_ns)
+        point.seconds = row.seconds
+        agreed.append(row if same else curve.row(point, row.budget) or row)
     return agreed
 
 
@@ -149,8 +144,8 @@ class Point:
     ----------
     budget_bytes
         The budget.
-    computes, time_ns, peak_bytes
-        The best schedule that is known within it.
+    plan
+        The fastest plan that is known within it, of whatever budget.
     bound_ns
         No schedule of the bound's class is faster; -1 if nothing is known.
     seconds, stopped_by
@@ -160,9 +155,7 @@ class Point:
     """
 
     budget_bytes: int
-    computes: tuple[int, ...] | None = None
-    time_ns: int = 0
-    peak_bytes: int = 0
+    plan: Plan | None = None
     bound_ns: int = -1
     seconds: float = 0.0
     stopped_by: Stop = Stop.DONE
@@ -172,9 +165,10 @@ class Point:
 class Curve:
     """Points in the order of their budgets; what is found at one is told to all it holds for."""
 
-    def __init__(self, graph: Graph, budgets: Sequence[int], gap: float) -> None:
+    def __init__(self, graph: Graph, budgets: Sequence[int], gap: float, backend: str = "") -> None:
         self.graph = graph
         self.gap = gap
+        self.backend = backend
         self.points = [Point(amount) for amount in budgets]
 
     def at(self, budget_bytes: int) -> Point:
@@ -183,34 +177,30 @@ class Curve:
 
     def settled(self, point: Point) -> bool:
         """Whether another solve could tell nothing that matters."""
-        if point.computes is None:
+        if point.plan is None:
             return point.missed is not None
-        return point.bound_ns >= 0 and point.time_ns - point.bound_ns <= self.gap * point.time_ns
+        excess = point.plan.time_ns - point.bound_ns
+        return point.bound_ns >= 0 and excess <= self.gap * point.plan.time_ns
 
     def start(self, point: Point) -> Plan | None:
         """The plan to begin with: the best within this budget, else that of the next larger one."""
         place = self.points.index(point)
-        for near in self.points[place:]:
-            if near.computes is not None:
-                return assemble(
-                    self.graph, near.budget_bytes, near.computes, Origin(METHOD, 0, 1, 0.0)
-                )
-        return None
+        return next((near.plan for near in self.points[place:] if near.plan is not None), None)
 
     def take(self, point: Point, plan: Plan) -> None:
         """Note what a solve at `point` found, and tell the others."""
         point.seconds += plan.solve_seconds
         point.stopped_by = plan.stopped_by
         self.raise_bound(point.budget_bytes, plan.lower_bound_ns)
-        self.offer(plan.schedule.computes(), plan.peak_bytes, plan.time_ns)
+        self.offer(plan)
 
-    def offer(self, computes: tuple[int, ...], peak_bytes: int, time_ns: int) -> None:
-        """A schedule, for every budget from its peak on."""
+    def offer(self, plan: Plan) -> None:
+        """A plan, for every budget from its peak on."""
         for point in self.points:
-            if point.budget_bytes >= peak_bytes and (
-                point.computes is None or time_ns < point.time_ns
+            if point.budget_bytes >= plan.peak_bytes and (
+                point.plan is None or plan.time_ns < point.plan.time_ns
             ):
-                point.computes, point.time_ns, point.peak_bytes = computes, time_ns, peak_bytes
+                point.plan = plan
 
     def raise_bound(self, budget_bytes: int, bound_ns: int) -> None:
         """A lower bound, for every budget up to its own."""
@@ -225,15 +215,16 @@ class Curve:
             if other.budget_bytes <= point.budget_bytes and other.missed is None:
                 other.missed = error
 
-    def row(self, point: Point, text: str, origin: Origin) -> Row | None:
+    def row(self, point: Point, text: str) -> Row | None:
         """What is known at `point` now; None if no solve has looked at it yet."""
-        amount, error = point.budget_bytes, point.missed
-        if point.computes is not None:
+        amount, found, error = point.budget_bytes, point.plan, point.missed
+        if found is not None:
             stop = Stop.DONE if self.settled(point) else point.stopped_by
-            origin = replace(
-                origin, seconds=point.seconds, stopped_by=stop, lower_bound_ns=point.bound_ns
-            )
-            plan = assemble(self.graph, amount, point.computes, origin)
+            origin = Origin(
+                METHOD, found.seed, found.threads, point.seconds, stop, point.bound_ns, self.gap,
+                self.backend,
+            )  # fmt: skip
+            plan = assemble(self.graph, amount, found.schedule.computes(), origin)
             ended = "" if stop is Stop.DONE else stop.value
             return Row(METHOD, text, amount, plan.status.value, plan, plan.solve_seconds, ended)
         if isinstance(error, InfeasibleError):

@@ -100,7 +100,9 @@ def _range(text: str) -> list[str]:
             raise wrong
         steps = int(abs(high - low) / amount + 1e-9)
         values = [low + (amount if high >= low else -amount) * k for k in range(steps + 1)]
-    return [f"{value:.10g}{unit}" for value in values]
+    if unit.lower() in ("", "b"):
+        return [f"{round(value)}{unit}" for value in values]
+    return [f"{value:.5g}{unit}" for value in values]
 
 
 def format_bytes(amount: int | float) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lowtide.solver.graph import Graph
 
 GRAPH = linear_chain(8)
+SCHEDULE = recomputing(GRAPH)
 BUDGETS = ["45%", "60%", "75%", "90%", "max"]
 
 
@@ -75,15 +76,16 @@ def test_what_one_budget_finds_is_told_to_all_it_holds_for(data: st.DataObject) 
     for _ in range(data.draw(st.integers(0, 12))):
         value = data.draw(st.integers(1, 100))
         if data.draw(st.booleans()):
-            curve.offer((0,), data.draw(st.integers(1, 55)), value)
+            peak = data.draw(st.integers(1, 55))
+            curve.offer(plan_of(GRAPH, SCHEDULE, time_ns=value, peak_bytes=peak))
         else:
             curve.raise_bound(data.draw(st.sampled_from(amounts)), value)
     for small, large in pairwise(curve.points):
         assert large.bound_ns <= small.bound_ns
-        if small.computes is not None:
-            assert large.computes is not None
-            assert large.time_ns <= small.time_ns
-            assert large.peak_bytes <= large.budget_bytes
+        if small.plan is not None:
+            assert large.plan is not None
+            assert large.plan.time_ns <= small.plan.time_ns
+            assert large.plan.peak_bytes <= large.budget_bytes
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, *outcomes: Plan | BaseException) -> list[Any]:
