@@ -5,7 +5,8 @@
 Instances and published.json are read from the folder that LOWTIDE_INSTANCES names, by default
 ../shared/graphs beside the repository. One thread. `below` means less overhead than the best
 published plan that keeps within the budget, `equal` within half of its last printed digit (or what
-its solver left open), `only ours` that nobody reported one. With --results every row is saved as it
+its solver left open), `only ours` that nobody reported one, `not comparable` that a published batch
+is larger than single ops allow here. With --results every row is saved as it
 is done, and a second run with the same settings goes on from there.
 """
 

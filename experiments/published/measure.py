@@ -22,7 +22,9 @@ from .cases import Case, Figure  # noqa: TC001  (msgspec reads the types at run 
 if TYPE_CHECKING:
     from lowtide.solver.graph import Graph
 
-Verdict = Literal["below", "equal", "above", "only ours", "only theirs", "neither"]
+Verdict = Literal[
+    "below", "equal", "above", "only ours", "only theirs", "neither", "not comparable"
+]
 BATCH_STEPS = 5  # solves to find the largest batch
 
 
@@ -80,10 +82,15 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """How ours compares with the best published one."""
+        """How ours compares with the best published one.
+
+        A batch at which a single op would not fit was counted in another way than here.
+        """
         best = self.best
         if best is None or best.value is None:
             return "neither" if self.value is None else "only ours"
+        if self.case.kind == "batch" and self.bound is not None and best.value > self.bound:
+            return "not comparable"
         if self.value is None:
             return "only theirs"
         better = best.value - self.value

@@ -150,6 +150,7 @@ def test_missing_folder_is_one_line(
         ("overhead", None, (Figure("a", None),), "neither"),
         ("batch", 70.0, (Figure("a", 61), Figure("b", 57)), "below"),
         ("batch", 60.0, (Figure("a", 61), Figure("b", 57)), "above"),
+        ("batch", 60.0, (Figure("a", 91), Figure("b", 57)), "not comparable"),
     ],
 )
 def test_verdicts(
@@ -157,5 +158,5 @@ def test_verdicts(
 ) -> None:
     """Only results within the budget count, ties are what print rounds, more batch is better."""
     case = Case(kind, "graph", "budget", "bytes", 1, figures)
-    row = Row(case, Settings(1.0), "", 1, 1, 1, value, None, None, 0.0, 0.0, "")
+    row = Row(case, Settings(1.0), "", 1, 1, 1, value, 90.0, None, 0.0, 0.0, "")
     assert row.verdict == verdict
