@@ -64,11 +64,15 @@ class Run:
         For each tangent: place in the outputs of its output, shape, strides, dtype, device.
     absent
         Places of tangents that did not arrive in the running backward.
+    keeping
+        Whether the running backward leaves the saved values for another one.
     saved
         Values that backward needs; None once a backward has consumed them.
     """
 
-    __slots__ = ("absent", "code", "device", "running", "saved", "taken", "tangents", "watched")
+    __slots__ = (
+        "absent", "code", "device", "keeping", "running", "saved", "taken", "tangents", "watched"
+    )  # fmt: skip
 
     def __init__(self, code: StepCode, tangents: Sequence[Tangent], saved: list[Any]) -> None:
         self.code = code
@@ -77,6 +81,7 @@ class Run:
         self.device = torch.device("cpu")
         self.saved: list[Any] | None = saved
         self.absent: frozenset[int] = frozenset()
+        self.keeping = False
         self.watched: list[tuple[torch.Tensor, int, str]] = []
         self.running: Generator[None, None, None] | None = None
         self.taken: list[torch.Tensor] = []
@@ -104,7 +109,8 @@ class Run:
                     f"inplace operation: {name} ({tensor.type()} {list(tensor.shape)}) is at "
                     f"version {tensor._version}; expected version {version} instead"
                 )
-        if torch._C._autograd._get_current_graph_task_keep_graph():
+        self.keeping = torch._C._autograd._get_current_graph_task_keep_graph()
+        if self.keeping:
             saved = list(saved)
         else:
             self.saved = None
@@ -129,6 +135,12 @@ class Run:
             next(self.running, None)
         gradients: list[torch.Tensor | None] = [*self.taken]
         self.taken.clear()
+        if self.keeping and self.code.early:
+            # The next backward hands out the same memory: this one's caller gets a copy.
+            for place, gradient in enumerate(self.code.stages[stage]):
+                made = gradients[place]
+                if gradient in self.code.early and made is not None:
+                    gradients[place] = made.clone()
         if self.absent:
             for place, gradient in enumerate(self.code.stages[stage]):
                 behind = self.code.tangents_behind[gradient]

@@ -35,6 +35,8 @@ class StepCode:
         For each stage: gradients (indices into `Program.gradients`), in the order of the pushes.
     tangents_behind
         For each of `Program.gradients`: places of the tangents that it depends on.
+    early
+        Gradients (indices into `Program.gradients`) that forward makes and backward hands over.
     saved_outputs
         Pairs (place in `saved`, place in the outputs) of output values that backward reads.
     watched_outputs, watched_inputs
@@ -49,6 +51,7 @@ class StepCode:
     leaves: tuple[tuple[str, int], ...]
     stages: tuple[tuple[int, ...], ...]
     tangents_behind: tuple[frozenset[int], ...]
+    early: frozenset[int]
     saved_outputs: tuple[tuple[int, int], ...]
     watched_outputs: tuple[int, ...]
     watched_inputs: tuple[int, ...]

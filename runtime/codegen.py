@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..solver.errors import ReplayError
 from .code import StepCode
 from .emitter import Emitter
-from .gradients import plan_departures, tangents_behind
+from .gradients import made_early, plan_departures, tangents_behind
 from .order import Order
 from .source import build_functions
 
@@ -40,7 +40,8 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
     ------
     ReplayError
         If the schedule computes a forward output after the backward starts, or moves a random op
-        or a buffer update to where it would change results.
+        or a buffer update to where it would change results. The graph of a captured step rules
+        both out.
     """
     order = Order.of(program, schedule)
     emitter = Emitter(program)
@@ -56,6 +57,7 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
     forward = emitter.lines
     emitter.start_backward()
     stage_gradients = _write_backward(program, order, emitter, stages)
+    emitter.hold_to_the_end()
     backward = emitter.lines
     source = "\n".join(
         [
@@ -84,6 +86,7 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
         leaves=leaves,
         stages=stage_gradients,
         tangents_behind=tangents_behind(program),
+        early=made_early(program, order, emitter),
         saved_outputs=tuple(
             (place, place_of[v]) for place, v in enumerate(emitter.carried) if v in place_of
         ),

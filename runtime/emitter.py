@@ -127,6 +127,14 @@ class Emitter:
             self.line(f"del {', '.join(f'v{v}' for v in names)}")
             self._bound.difference_update(names)
 
+    def hold_to_the_end(self) -> None:
+        """Carry over what forward made and nobody frees: it stays in memory until backward ends."""
+        tensors = self.program.graph.tensors
+        given = {self.key(value) for value in self.inputs}
+        for key, names in list(self._inherited.items()):
+            if key >= 0 and key not in given and not tensors[key].output and key not in self._names:
+                self._carry(names[0])
+
     def start_backward(self) -> None:
         """Forward is written: begin with no names but the tangents."""
         self._inherited = {key: list(names) for key, names in self._names.items()}

@@ -81,6 +81,21 @@ def plan_departures(
     )
 
 
+def made_early(program: Program, order: Order, emitter: Emitter) -> frozenset[int]:
+    """Gradients that no tangent is needed for, if the schedule makes them in forward."""
+    made = {
+        emitter.key(value)
+        for step in order.forward
+        if step.op >= 0
+        for value in program.ops[step.op].writes
+    }
+    return frozenset(
+        g
+        for g, spec in enumerate(program.gradients)
+        if spec.value is not None and emitter.key(spec.value) in made
+    )
+
+
 def _last_uses(program: Program, order: Order, emitter: Emitter) -> dict[int, int]:
     """Storage -> place of the last step in backward that reads it or makes it first."""
     last: dict[int, int] = {}

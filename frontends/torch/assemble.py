@@ -9,9 +9,11 @@ import torch
 
 from ...solver.errors import CaptureError
 from ...solver.graph import Graph, Op, Phase, Tensor
+from .ordering import order_edges
 from .program import (
     GradSpec,
     InputSpec,
+    Kind,
     LiteralGuard,
     OutputSpec,
     Program,
@@ -187,9 +189,27 @@ def assemble(
         )
         for storage in order
     )
+    follows = order_edges(items, values, inputs)
+    first = sorted({before for group in follows.values() for before in group})
+    mark = {before: len(tensors) + place for place, before in enumerate(first)}
+    tensors += tuple(Tensor(f"after.{items[before].name}", 0, output=True) for before in first)
+    results = tuple(order[storage] for storage in sorted(seen & made))
     graph = Graph(
         name,
-        tuple(graph_op(item, values, order, device) for item in items),
+        tuple(
+            graph_op(
+                item,
+                values,
+                order,
+                device,
+                reads=(
+                    *(results if item.op.kind is Kind.BACKWARD else ()),
+                    *(mark[before] for before in follows.get(index, ())),
+                ),
+                writes=(mark[index],) if index in mark else (),
+            )
+            for index, item in enumerate(items)
+        ),
         tensors,
         extra_resident_bytes=extra_resident_bytes,
         meta={"device": str(device), "torch": str(torch.__version__), "times": "none"},
@@ -214,10 +234,18 @@ def assemble(
     )
 
 
-def graph_op(item: Item, values: Values, order: dict[int, int], device: torch.device) -> Op:
-    """An item as the solver sees it."""
-    reads = tuple(dict.fromkeys(order[values.storage[v]] for v in item.op.reads))
-    writes = tuple(dict.fromkeys(order[values.storage[v]] for v in item.op.writes))
+def graph_op(
+    item: Item,
+    values: Values,
+    order: dict[int, int],
+    device: torch.device,
+    *,
+    reads: tuple[int, ...],
+    writes: tuple[int, ...],
+) -> Op:
+    """An item as the solver sees it; `reads` and `writes` are the tensors that fix its place."""
+    ins = tuple(dict.fromkeys(order[values.storage[v]] for v in item.op.reads))
+    outs = tuple(dict.fromkeys(order[values.storage[v]] for v in item.op.writes))
     call = item.op.call
     source, _, module = item.origin.partition("\n")
     rerun = -1
@@ -225,8 +253,8 @@ def graph_op(item: Item, values: Values, order: dict[int, int], device: torch.de
         rerun = allocated(state_bytes(device), torch.device("cpu"), device)
     kind = f"lowtide.{item.op.kind}" if call is None else call.name
     return Op(
-        item.name, kind, 0, reads, writes, rerun_workspace_bytes=rerun, recompute=item.recompute,
-        phase=item.phase, module=module, source=source,
+        item.name, kind, 0, ins + reads, outs + writes, rerun_workspace_bytes=rerun,
+        recompute=item.recompute, phase=item.phase, module=module, source=source,
     )  # fmt: skip
 
 
