@@ -99,6 +99,107 @@ def residual_chain(
     return builder.finish(last)
 
 
+def residual_network(
+    layers: int,
+    *,
+    stages: Sequence[float] = (1.0,),
+    batch: int = 32,
+    width: int = 64,
+    size: int = 32,
+    flops_per_ns: float = 10_000.0,
+    bytes_per_ns: float = 1_000.0,
+) -> Graph:
+    """Make a training step of a deep ResNet: bottleneck blocks with batch norm, by roofline.
+
+    Parameters
+    ----------
+    layers
+        Convolutions, about: three a block. 1000 layers have more than 10,000 ops.
+    stages
+        Shares of the blocks in stages; each stage halves the image and doubles the width.
+    batch, width, size
+        Images, channels of a block's output in the first stage, height and width of the image.
+    flops_per_ns, bytes_per_ns
+        Speed of the imagined device.
+    """
+    builder = StepBuilder(f"resnet-{layers}")
+    element = 4
+
+    def light(tensors: float, unit: int) -> int:
+        return round(tensors * unit / bytes_per_ns)
+
+    def convolution(
+        name: str, source: int, channels: tuple[int, int], kernel: int, side: int
+    ) -> int:
+        """A convolution, its batch norm; returns the normalised result."""
+        read, made = channels
+        unit = batch * made * side * side * element
+        weight = read * made * kernel * kernel
+        out = builder.forward(
+            f"{name}.conv",
+            [source],
+            unit,
+            round(2 * batch * side * side * weight / flops_per_ns),
+            kind=f"convolution{kernel}",
+            module=name,
+            weight_bytes=weight * element,
+        )
+        return builder.forward(
+            f"{name}.norm",
+            [out],
+            unit,
+            light(3, unit),
+            kind="batch_norm",
+            module=name,
+            extra_output_bytes=2 * made * element,
+            weight_bytes=2 * made * element,
+        )
+
+    def relu(name: str, source: int, channels: int, side: int) -> int:
+        unit = batch * channels * side * side * element
+        return builder.forward(
+            f"{name}.relu",
+            [source],
+            unit,
+            light(2, unit),
+            kind="relu",
+            module=name,
+            saved=[],
+            saves_output=True,
+        )
+
+    last = convolution(
+        "stem", builder.resident("images", batch * 3 * size**2 * element), (3, width), 3, size
+    )
+    last = relu("stem", last, width, size)
+    blocks = max(1, round((layers - 1) / 3))
+    for stage, share in enumerate(stages):
+        channels, side = width << stage, max(1, size >> stage)
+        for b in range(max(1, round(blocks * share / sum(stages)))):
+            name = f"stages.{stage}.{b}"
+            skip, read = last, channels
+            if stage > 0 and b == 0:  # half the image, twice the width
+                read = channels // 2
+                skip = convolution(f"{name}.skip", last, (read, channels), 1, side)
+            inner = convolution(f"{name}.a", last, (read, channels // 4), 1, side)
+            inner = relu(f"{name}.a", inner, channels // 4, side)
+            inner = convolution(f"{name}.b", inner, (channels // 4, channels // 4), 3, side)
+            inner = relu(f"{name}.b", inner, channels // 4, side)
+            inner = convolution(f"{name}.c", inner, (channels // 4, channels), 1, side)
+            unit = batch * channels * side * side * element
+            inner = builder.forward(
+                f"{name}.sum",
+                [skip, inner],
+                unit,
+                light(3, unit),
+                kind="add",
+                module=name,
+                saved=[],
+            )
+            last = relu(name, inner, channels, side)
+    return builder.finish(last)
+
+
 def unet(
     levels: int, *, layers: int = 2, size_bytes: int = 16 * MIB, time_ns: int = 4 * MILLISECOND
 ) -> Graph:

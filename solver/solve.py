@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .assemble import Origin, assemble
 from .baselines import BASELINES, compile_heuristics
+from .blocks.plan import compile_blocks, plan_blocks
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
 from .incumbent import Incumbent
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .search.anneal import Found
 
 METHODS: tuple[str, ...] = ("auto", "milp", *BASELINES)
+BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
 FIRST_WORK = 15_000_000  # ops times moves of the search before the first integer program
 
 
@@ -95,6 +97,8 @@ def solve(
     compile_heuristics()
     if method in ("auto", "milp"):
         compile_search()
+    if method == "auto" and len(graph.ops) >= BLOCKS_FROM:
+        compile_blocks()
     control = Control(time_limit)
     everything = simulate(graph, Schedule.keep_everything(graph))
     budget_bytes = parse_budget(
@@ -119,7 +123,7 @@ def solve(
             return plan(tuple(range(len(graph.ops))), everything.time_ns)
         floor, op = single_op_bound(graph)
         search = Search(graph, seed)
-        starts = _starts(graph, search, budget_bytes, incumbent, start)
+        starts = _starts(graph, search, budget_bytes, incumbent, start, seed=seed)
         if floor > budget_bytes:
             raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True, op=op)
         if method == "auto":
@@ -138,7 +142,13 @@ def solve(
 
 
 def _starts(
-    graph: Graph, search: Search, budget_bytes: int, incumbent: Incumbent, start: Plan | None
+    graph: Graph,
+    search: Search,
+    budget_bytes: int,
+    incumbent: Incumbent,
+    start: Plan | None,
+    *,
+    seed: int,
 ) -> list[Found]:
     starts = [search.measure(range(len(graph.ops)))]
     if start is not None:
@@ -149,6 +159,11 @@ def _starts(
     for name, found in baseline_starts(graph, search, budget_bytes, incumbent.control):
         incumbent.offer(found, name)
         starts.append(found)
+    if len(graph.ops) >= BLOCKS_FROM:
+        composed = plan_blocks(graph, incumbent.room, incumbent.control, seed=seed)
+        if composed is not None:
+            incumbent.offer(composed, "repeated blocks")
+            starts.append(composed)
     return starts
 
 

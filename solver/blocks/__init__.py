@@ -1,1 +1,1 @@
-"""Repeated blocks: found from the graph alone, solved once each, composed by dynamic programming."""
+"""Repeated blocks: found from the graph alone, solved once each, composed as a chain."""

@@ -144,9 +144,14 @@ def solve_chain(
 
 
 @njit(cache=True, nogil=True)
-def _slots(size: float, slot: float) -> int:
-    """Slots that hold so many bytes."""
-    return int(np.ceil(size / slot - 1e-9))
+def slots_of(size: float, slot: float) -> int:
+    """Slots for so many bytes: to the nearest, but what takes few of them is rounded up.
+
+    What is rounded down comes out when the schedule is measured: the dynamic program is then told
+    that it has less memory. Rounding all up would waste up to a slot a block.
+    """
+    share = size / slot
+    return int(np.ceil(share - (0.5 if share >= 4.0 else 0.02)))
 
 
 @njit(cache=True, nogil=True)
@@ -163,13 +168,13 @@ def _fill(
         above = t.gradient_bytes[j + 1]
         if i == j:
             for way in range(t.way_ptr[i], t.way_ptr[i + 1]):
-                need = _slots(max(t.ways[way, 0], t.passing_bytes[i] + above), slot)
+                need = slots_of(max(t.ways[way, 0], t.passing_bytes[i] + above), slot)
                 for m in range(need, most + 1):
                     if t.ways[way, 1] < best[m]:
                         best[m] = t.ways[way, 1]
                         what[m] = INNER - (way - t.way_ptr[i])
             for o in range(t.option_ptr[i], t.option_ptr[i + 1] if first_run else 0):
-                need = _slots(max(t.figures[o, PEAK], t.figures[o, RISE] + above), slot)
+                need = slots_of(max(t.figures[o, PEAK], t.figures[o, RISE] + above), slot)
                 for m in range(need, most + 1):
                     if t.figures[o, REMAKE] < best[m]:
                         best[m] = t.figures[o, REMAKE]
@@ -178,8 +183,8 @@ def _fill(
         rest = value[number[i + 1, j]]
         behind = t.pinned[j + 1] - t.pinned[i + 1]
         for o in range(t.option_ptr[i], t.option_ptr[i + 1]):
-            taken = _slots(t.figures[o, KEPT] + t.input_bytes[i + 1], slot)
-            need = _slots(max(t.figures[o, PEAK] + behind, t.figures[o, RISE] + above), slot)
+            taken = slots_of(t.figures[o, KEPT] + t.input_bytes[i + 1], slot)
+            need = slots_of(max(t.figures[o, PEAK] + behind, t.figures[o, RISE] + above), slot)
             spent = t.figures[o, REMAKE] + (0 if first_run else t.figures[o, AGAIN])
             for m in range(max(need, taken), most + 1):
                 if spent + rest[m - taken] < best[m]:
@@ -192,9 +197,9 @@ def _fill(
                 forward += t.passing_ns[k - 1]
             inside = t.passing_bytes[k - 1] + (t.input_bytes[k - 1] if k - 1 > i else 0)
             peak = max(peak, inside)
-            taken = _slots(t.input_bytes[k], slot)
-            stays = _slots(t.pinned[j + 1] - t.pinned[k], slot)
-            need = max(_slots(peak + above, slot), taken, stays)
+            taken = slots_of(t.input_bytes[k], slot)
+            stays = slots_of(t.pinned[j + 1] - t.pinned[k], slot)
+            need = max(slots_of(peak + above, slot), taken, stays)
             right, left = value[number[k, j]], value[number[i, k - 1]]
             for m in range(need, most + 1):
                 spent = forward + right[m - taken] + left[m - stays]

@@ -1,9 +1,10 @@
 """Where a training step falls into blocks: forward borders that little crosses, and their mirror.
 
-A border lies where few tensors cross in the forward phase. The part of the backward phase that
-belongs to a block follows from what it reads: it ends with the last op that reads anything made in
-the block or after it. Rotor (Beaumont et al. 2019) and Rockmate (Zhao et al. 2023) call these the
-stages of the chain; nothing here needs module paths.
+A border lies where few tensors cross in the forward phase. Its mirror in the backward phase lies
+after the last op that reads anything made behind the border, before the first one that reads what
+only the blocks before it know, and between the two where the fewest bytes of gradients cross.
+Rotor (Beaumont et al. 2019) and Rockmate (Zhao et al. 2023) call these the stages of the chain;
+nothing here needs module paths.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _mirror(
     graph: Graph, edges: Ints, kept: Bools, tiny: Bools, made: Ints, last: Ints, last_use: Ints
 ) -> Cuts:
     """Add where each block's part of the backward phase ends."""
-    boundary, count = graph.boundary, len(graph.ops)
+    arrays, boundary, count = graph.arrays, graph.boundary, len(graph.ops)
     blocks = len(edges) - 1
     block_of = np.full(len(made), -1, dtype=np.int64)
     inside = (made >= 0) & (made < boundary)
@@ -132,10 +133,40 @@ def _mirror(
     # Small things that cross a border are not worth a decision: they stay.
     end_block = np.searchsorted(edges, np.maximum(last, 0), side="right") - 1
     kept = kept | (tiny & (last >= 0) & (end_block > block_of))
-    ends = np.full(blocks + 1, boundary, dtype=np.int64)
-    free = inside & ~kept & ~tiny & (last_use >= boundary)
-    np.maximum.at(ends, block_of[free], last_use[free] + 1)
-    backward = np.maximum.accumulate(ends[::-1])[::-1].copy()
+    moving = inside & ~kept & ~tiny & (last_use >= boundary)
+    first_use = np.full(len(made), count, dtype=np.int64)
+    owner = np.repeat(np.arange(len(made)), np.diff(arrays.use_ptr))
+    late = arrays.use_idx >= boundary
+    np.minimum.at(first_use, owner[late], arrays.use_idx[late])
+    low = np.full(blocks + 1, boundary, dtype=np.int64)  # after all that reads from behind
+    np.maximum.at(low, block_of[moving], last_use[moving] + 1)
+    low = np.maximum.accumulate(low[::-1])[::-1]
+    high = np.full(blocks + 2, count, dtype=np.int64)  # before all that reads from inside
+    until = np.maximum(end_block, block_of)
+    np.minimum.at(high, until[moving] + 1, first_use[moving])
+    high = np.minimum.accumulate(high)
+    crossing = _gradient_bytes(graph, made, last_use)
+    backward = [boundary] * (blocks + 1)
     backward[0] = count
-    kept |= tiny & (last_use >= backward[np.maximum(block_of, 0)])
-    return Cuts(edges.tolist(), backward.tolist(), kept, made, last, last_use)
+    for block in range(blocks - 1, 0, -1):
+        start = max(int(low[block]), backward[block + 1])
+        end = max(start, int(high[block]))
+        between = crossing[start : end + 1]
+        backward[block] = start + len(between) - 1 - int(between[::-1].argmin())
+    # What a block is to read before its turn, or after it, stays in memory.
+    turn = np.array(backward, dtype=np.int64)
+    read_back = inside & (last_use >= boundary)
+    kept = kept | (read_back & (first_use < turn[np.maximum(until, 0) + 1]))
+    kept = kept | (read_back & (last_use >= turn[np.maximum(block_of, 0)]))
+    return Cuts(edges.tolist(), backward, kept, made, last, last_use)
+
+
+def _gradient_bytes(graph: Graph, made: Ints, last_use: Ints) -> Ints:
+    """Per position: bytes made in the backward phase before it and read there or later."""
+    arrays = graph.arrays
+    change = np.zeros(len(graph.ops) + 2, dtype=np.int64)
+    mask = (made >= graph.boundary) & (last_use > made) & (arrays.output == 0)
+    np.add.at(change, made[mask] + 1, arrays.size[mask])
+    np.add.at(change, last_use[mask] + 1, -arrays.size[mask])
+    total: Ints = np.cumsum(change)
+    return total

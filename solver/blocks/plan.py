@@ -2,8 +2,8 @@
 
 Blocks are found from the graph (`cut`, `classes`), each distinct one is solved once (`options`),
 and the chain of them is composed by dynamic programming (`chain`). What comes out is measured
-exactly; the dynamic program is a little careful (slots are rounded up), so the amount of memory it
-is given is moved until the measured peak is just within the room.
+exactly; the dynamic program counts memory in rounded slots, so the amount it is given is moved
+until the measured peak is just within the room.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .cut import Cuts
     from .options import Options
 
-SPARE = 1.25  # the dynamic program is told of more memory than there is, for it rounds up
+SPARE = 1.25  # the dynamic program is told of up to so much more memory than there is
 WORK = 200_000_000  # slots times stretches times borders: half a second or so
 FEWEST, MOST_SLOTS = 192, 4096  # slots of memory, over what there is room for
 LONGEST = 1200  # blocks of a chain

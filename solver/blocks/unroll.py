@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .chain import INNER, NOTHING, _slots
+from .chain import INNER, NOTHING, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,12 +72,12 @@ def unroll(
             todo.append((i, option, -1))
             if j > i:
                 kept = here.figures[option, 0] + tables.input_bytes[i + 1]
-                todo.append((i + 1, j, m - _slots(kept, slot)))
+                todo.append((i + 1, j, m - slots_of(kept, slot)))
         else:
             k = i + what
             for block in range(i, k):
                 forward(block, None if first_run else options[chain[block]].passing)
             stays = tables.pinned[j + 1] - tables.pinned[k]
-            todo.append((i, k - 1, m - _slots(stays, slot)))
-            todo.append((k, j, m - _slots(tables.input_bytes[k], slot)))
+            todo.append((i, k - 1, m - slots_of(stays, slot)))
+            todo.append((k, j, m - slots_of(tables.input_bytes[k], slot)))
     return computes
