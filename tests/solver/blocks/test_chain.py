@@ -72,7 +72,7 @@ def test_never_below_the_optimum_and_equal_on_uniform_chains(graph: Graph) -> No
         assert result.time_ns >= optimum
         if graph is SMALL["uniform"]:
             assert result.time_ns == optimum
-    assert len(seen) >= 3
+    assert len(seen) >= 2
     assert base in {solution_time + base for solution_time in whole_values(solution)}
 
 
