@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from .differences import modules_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ..frontends.torch.program import Program
 
 _HOOKS = {
     "_forward_hooks": "forward hook",
@@ -33,7 +37,7 @@ _AGAIN = "which the plan does not have: capture and solve again, or call the ori
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What one module was when the step was built.
+    """What one module was when the step was captured.
 
     Attributes
     ----------
@@ -109,6 +113,14 @@ class Behaviour:
                     "original model"
                 )
         return None
+
+
+def behaviours_of(program: Program, model: nn.Module, loss_fn: Any) -> tuple[Behaviour, ...]:
+    """What all modules of a captured step are now."""
+    constants = {id(s.tensor): s.value for s in program.inputs if s.kind == "constant"}
+    modules = modules_of(model, loss_fn)
+    paths = [path for path in program.training if path in modules]
+    return tuple(Behaviour.of(path, modules[path], constants) for path in paths)
 
 
 def hook_keys(table: Mapping[int, Any]) -> tuple[int, ...]:

@@ -218,6 +218,11 @@ def _state_difference(program: Program, model: nn.Module, loss_fn: Any) -> str |
                 f"{kind} {spec.fqn} is {_words(*found)}; the plan was made for "
                 f"{_words(meta.shape, meta.dtype, meta.device)}: capture and solve again"
             )
+        if not same_strides(tensor, meta.stride):
+            return (
+                f"{kind} {spec.fqn} has strides {list(tensor.stride())}; the plan was made for "
+                f"{list(meta.stride)}: capture and solve again"
+            )
         if spec.kind == "param" and tensor.requires_grad and not spec.requires_grad:
             return (
                 f"parameter {spec.fqn} requires a gradient now and was frozen when captured: "

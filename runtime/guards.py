@@ -22,7 +22,7 @@ from .literals import Namespace, write_argument
 from .source import build_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..frontends.torch.program import InputSpec, Program
 
@@ -38,14 +38,12 @@ class Guards:
     source
         Its source.
     behaviours
-        What the modules were when the step was built; none without a model.
+        What the modules were when the step was captured.
     """
 
-    def __init__(
-        self, program: Program, model: nn.Module | None = None, loss_fn: Any = None
-    ) -> None:
+    def __init__(self, program: Program, behaviours: Sequence[Behaviour] = ()) -> None:
         self.program = program
-        self.behaviours = _behaviours(program, model, loss_fn) if model is not None else ()
+        self.behaviours = tuple(behaviours)
         self.inputs = [spec for spec in program.inputs if spec.kind != "tangent"]
         self.source, namespace = _write(program, self.inputs, self.behaviours)
         self.fast: Callable[..., list[torch.Tensor] | None]
@@ -92,13 +90,6 @@ class Guards:
         if len(positional) != len(sample[0]):
             return None
         return positional, {name: given[name] for name in sample[1]}
-
-
-def _behaviours(program: Program, model: nn.Module, loss_fn: Any) -> tuple[Behaviour, ...]:
-    constants = {id(s.tensor): s.value for s in program.inputs if s.kind == "constant"}
-    modules = modules_of(model, loss_fn)
-    paths = [path for path in program.training if path in modules]
-    return tuple(Behaviour.of(path, modules[path], constants) for path in paths)
 
 
 def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -162,7 +153,7 @@ def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace) -
     words = [
         f"isinstance({name}, Tensor)",
         _tensor_test(name, guard.shape, guard.dtype, guard.device, names),
-        f"({name}.stride() == {guard.stride!r} or same_strides({name}, {guard.stride!r}))",
+        _stride_test(name, guard.stride),
     ]
     if not guard.requires_grad:
         words.append(f"not {name}.requires_grad")
@@ -180,6 +171,10 @@ def _tensor_test(
         f"{name}.shape == {tuple(shape)!r} and {name}.dtype is {names.bind(dtype, str(dtype))} "
         f"and {name}.device == {names.bind(device, str(device))}"
     )
+
+
+def _stride_test(name: str, stride: tuple[int, ...]) -> str:
+    return f"({name}.stride() == {tuple(stride)!r} or same_strides({name}, {tuple(stride)!r}))"
 
 
 def _behaviour_lines(
@@ -274,6 +269,8 @@ def _state_lines(
             continue
         meta = program.value_meta[spec.value]
         test = _tensor_test(f"t{place}", meta.shape, meta.dtype, meta.device, names)
+        if spec.kind in ("param", "buffer"):
+            test += f" and {_stride_test(f't{place}', meta.stride)}"
         if spec.kind != "buffer" and not spec.requires_grad:
             test += f" and not t{place}.requires_grad"
         lines.append(f"if not ({test}): return None")

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .autograd import Run, Tangent, attach, quiet, refuse
+from .behaviour import behaviours_of
 from .codegen import generate
 from .differences import explain
 from .face import Face
@@ -24,12 +25,13 @@ from .pickling import register
 from .transforms import in_transform, refuse_duals, transform_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..frontends.torch.captured import Captured
     from ..frontends.torch.program import Program
     from ..solver.plan import Plan
     from ..solver.schedule import Schedule
+    from .behaviour import Behaviour
     from .code import StepCode
 
 _SHARED_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
@@ -45,12 +47,11 @@ class Wiring:
         schedule: Schedule,
         *,
         stages: int | None = None,
-        model: nn.Module | None = None,
-        loss_fn: Any = None,
+        behaviours: Sequence[Behaviour] = (),
     ) -> None:
         self.program = program
         self.code: StepCode = generate(program, schedule, stages=stages)
-        self.guards = Guards(program, model, loss_fn)
+        self.guards = Guards(program, behaviours)
         kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
         place_of_input = {index: place for place, index in enumerate(kept)}
         self.leaves = [
@@ -103,6 +104,14 @@ class ReplayModule(Face):
 
     Calls with gradients off, or with the whole module in eval mode (if captured in training), run
     the original module. All others must look like the captured call, or raise `ReplayError`.
+
+    Checked in each call: arguments (structure, shapes, dtypes, devices, strides, other values),
+    parameters and buffers (found by name: present, same look, tied as they were), modules (mode,
+    class, code, hooks, number of children, plain attributes) and ambient autocast, all against the
+    time of the capture. Not checked: what the code reads from other Python objects.
+
+    Buffers are updated by the plan, mostly at the end of forward. If an operator raises before
+    that, some hold older contents than the plain run leaves; none is half written.
 
     Attributes
     ----------
@@ -241,7 +250,10 @@ register()
 
 def build_module(captured: Captured, plan: Plan) -> ReplayModule:
     """The module for a plan that was already checked."""
-    wiring = Wiring(captured.program, plan.schedule, model=captured.model, loss_fn=captured.loss_fn)
+    then = captured.behaviours
+    if then is None:
+        then = behaviours_of(captured.program, captured.model, captured.loss_fn)
+    wiring = Wiring(captured.program, plan.schedule, behaviours=then)
     return _class_for(type(captured.model))(captured, plan, wiring)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ...runtime.behaviour import behaviours_of
 from ...solver.errors import CaptureError, InputError
 from . import export
 from .captured import BatchStyle, Captured
@@ -119,6 +120,7 @@ def capture(
         batch_style=style,
         example=tuple(example(leaf) for leaf in flat),
         device=home,
+        behaviours=behaviours_of(program, model, loss_fn),
     )
     return with_times(captured, times)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from ...runtime.behaviour import Behaviour
     from ...solver.graph import Graph
     from .program import Program
 
@@ -42,6 +43,9 @@ class Captured:
         the example's values, other tensors are on the `meta` device, the rest is as it was.
     device
         Where the step runs.
+    behaviours
+        What the modules were, so that a replay notices other code, hooks and children. None for a
+        step that was copied or unpickled: then they count as they are when it is replayed.
     """
 
     program: Program
@@ -51,6 +55,11 @@ class Captured:
     batch_style: BatchStyle
     example: tuple[Any, ...]
     device: torch.device
+    behaviours: tuple[Behaviour, ...] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state without `behaviours`, which refer to functions and classes."""
+        return {**self.__dict__, "behaviours": None}
 
     @property
     def graph(self) -> Graph:

@@ -22,6 +22,7 @@ from .schedules import plan_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lowtide.frontends.torch.captured import Captured
     from lowtide.runtime.module import ReplayModule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,9 +46,13 @@ class Net(nn.Module):
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
-def _replayed(model: nn.Module | None = None, **options: Any) -> ReplayModule:
+def _captured(model: nn.Module | None = None, **options: Any) -> Captured:
     torch.manual_seed(0)
-    captured = capture(Net() if model is None else model, X, square, **options)
+    return capture(Net() if model is None else model, X, square, **options)
+
+
+def _replayed(model: nn.Module | None = None, **options: Any) -> ReplayModule:
+    captured = _captured(model, **options)
     return replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))
 
 
@@ -94,6 +99,26 @@ def test_change_after_capture_is_refused(change: str, path: str) -> None:
     with pytest.raises(ReplayError, match=f"{where}.*{words}|{words}.*{where}") as caught:
         module(X)
     assert "capture and solve again" in str(caught.value)
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+def test_change_between_capture_and_replay_is_refused(change: str) -> None:
+    """The module counts as it was when captured, not as it is when the plan comes."""
+    captured = _captured()
+    act, words = _CHANGES[change]
+    act(captured.model.get_submodule("body.1"))
+    module = replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))
+    with pytest.raises(ReplayError, match=words):
+        module(X)
+
+
+def test_tensor_exchanged_between_capture_and_replay_is_read() -> None:
+    """A plain tensor of a module is read when it is called, whenever it was set."""
+    captured = _captured()
+    model: Any = captured.model
+    model.shift = torch.full((4,), 1.5)
+    module = replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))
+    assert torch.equal(module(X), square(model(X)))
 
 
 def test_exchanged_child_is_refused() -> None:

@@ -144,9 +144,14 @@ def _weight(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.ones(*shape))
 
 
+def _turned(module: Any) -> None:
+    module.b.weight = nn.Parameter(torch.ones(4, 4).t())
+
+
 _STATE = {
     "dtype": (lambda m: m.double(), "is .*64.*; the plan was made for float32"),
     "shape": (lambda m: setattr(m.b, "weight", _weight(3, 4)), r"b.weight is float32\[3, 4\]"),
+    "strides": (_turned, r"b.weight has strides \[1, 4\]; the plan was made for \[4, 1\]"),
     "unfrozen": (lambda m: m.b.bias.requires_grad_(True), "b.bias requires a gradient now"),
     "untied": (lambda m: setattr(m.tied, "weight", _weight(4, 4)), "two now"),
     "gone": (lambda m: delattr(m, "b"), "module b is gone"),
