@@ -58,7 +58,8 @@ def profile(
     Returns
     -------
     Captured
-        With `times`, `machine` and counts of measured signatures in `graph.meta`.
+        With `times`, `machine` and counts of measured signatures in `graph.meta`. How many come
+        from the cache is logged, and not part of the graph.
 
     Raises
     ------
@@ -80,6 +81,9 @@ def profile(
             if entry.signature.portable:
                 entry.found = store.get(entry.signature.key)
     todo = [e for e in entries if e.found is None or e.found.time_ns < 0]
+    if store is not None:
+        known = len(entries) - len(todo)
+        _log.info("%d of %d distinct calls are known from earlier runs", known, len(entries))
     # What is left out at the end should matter least.
     todo.sort(key=lambda e: -e.roofline_ns * len(e.ops))
     cuda = [device] if device.type == "cuda" else []

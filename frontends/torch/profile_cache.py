@@ -1,12 +1,13 @@
 """Measurements kept on disk, so that the next profile of the same step runs nothing.
 
 One JSON file for each machine, torch version and thread setting: signature key -> measurement.
-Writers merge what is there, write beside it and rename, so a reader never sees half a file; of two
-writers at the same instant one may lose entries, which are then measured again.
+A writer locks a file beside it, merges what is there, writes anew and renames: a reader never sees
+half a file, and of several writers none loses entries (except where the system has no such lock).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -20,8 +21,13 @@ import torch
 from ...solver.errors import InputError
 from ...solver.files import write_atomic
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, of two writers at once one may lose entries
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +138,18 @@ class ProfileCache:
         """Add measurements to the file; a folder that cannot be written costs a log line."""
         if not fresh:
             return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(self.path.with_suffix(".lock")):
+                self._known = self._merged(fresh)
+                document = _File(VERSION, self.machine, self._known)
+                write_atomic(self.path, msgspec.json.encode(document))
+        except (OSError, InputError) as error:
+            self._known = self._merged(fresh)
+            _log.warning("profile cache not written: %s", error)
+
+    def _merged(self, fresh: Mapping[str, Measurement]) -> dict[str, Measurement]:
+        """What the file holds, with `fresh` added and the oldest beyond the limit gone."""
         merged = self._read()
         for key, value in fresh.items():
             # Re-insert: the oldest entries stand first and go first.
@@ -139,13 +157,7 @@ class ProfileCache:
             merged[key] = value
         for key in list(merged)[: max(0, len(merged) - MAX_ENTRIES)]:
             del merged[key]
-        self._known = merged
-        document = _File(VERSION, self.machine, merged)
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path, msgspec.json.encode(document))
-        except (OSError, InputError) as error:
-            _log.warning("profile cache not written: %s", error)
+        return merged
 
     def _read(self) -> dict[str, Measurement]:
         document = read_json(self.path, _File)
@@ -156,6 +168,17 @@ class ProfileCache:
             return {}
         entries: dict[str, Measurement] = document.entries
         return entries
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock that `path` stands for, waiting for whoever holds it."""
+    if fcntl is None:
+        yield
+        return
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # closing the file ends it
+        yield
 
 
 def read_json(path: Path, kind: type[Any]) -> Any:

@@ -44,7 +44,7 @@ def capture(
     """
     from ..report.scale import Scale
     from ..solver.files import write_graph
-    from .source import load_step, on_device, split_source, warnings_as_lines
+    from .source import load_step, notes_as_lines, on_device, split_source, warnings_as_lines
 
     terminal = Terminal(json, quiet)
     split_source(source)
@@ -52,6 +52,7 @@ def capture(
     writable(output)
     with (
         warnings_as_lines(terminal),
+        notes_as_lines(terminal),
         spinner(f"capturing {source}", quiet=quiet),
         stdout_to_stderr(),
     ):

@@ -7,6 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import sys
 import traceback
@@ -117,6 +118,25 @@ def warnings_as_lines(terminal: Terminal) -> Iterator[None]:
         yield
     for text in dict.fromkeys(" ".join(str(entry.message).split()) for entry in caught):
         terminal.log(f"warning: {text}")
+
+
+@contextlib.contextmanager
+def notes_as_lines(terminal: Terminal) -> Iterator[None]:
+    """Say in a line each what the profile notes on its way."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            terminal.log(record.getMessage())
+
+    logger = logging.getLogger("lowtide.frontends.torch.profile")
+    handler, level = Handler(logging.INFO), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def _load_module(name: str) -> ModuleType:

@@ -183,8 +183,10 @@ def test_random_state_is_untouched() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_second_profile_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache gives the same graph without running an op."""
+def test_second_profile_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cache gives the same graph without running an op, and the log says so."""
     captured = _step("conv", "norms", "losses")[1]
     first = profile(captured)
 
@@ -193,7 +195,11 @@ def test_second_profile_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sampler, "measure_memory", refuse)
     monkeypatch.setattr(Stopwatch, "time", refuse)
-    assert profile(captured).graph == first.graph
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        assert profile(captured).graph == first.graph
+    count = first.graph.meta["profile"].split()[0]
+    assert f"{count} of {count} distinct calls are known from earlier runs" in caplog.text
 
 
 def test_cache_can_be_left_out(tmp_path: Path) -> None:

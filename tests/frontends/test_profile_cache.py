@@ -59,8 +59,9 @@ def test_concurrent_writers_never_damage_the_file(tmp_path: Path) -> None:
         thread.join()
     assert failures == []
     found = ProfileCache(CPU, tmp_path)
-    assert any(found.get(f"{n}.9") for n in range(4))
-    assert [path.name for path in tmp_path.iterdir()] == [found.path.name]
+    assert all(found.get(f"{n}.{turn}") for n in range(4) for turn in range(10))
+    names = [found.path.name, found.path.with_suffix(".lock").name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
 @pytest.mark.parametrize(
