@@ -17,7 +17,7 @@ from lowtide.frontends.torch.machine import Machine
 from lowtide.frontends.torch.profile import profile
 from lowtide.frontends.torch.roofline import roofline_times
 from lowtide.runtime.meter import measure_peak, measure_step_time, medians
-from lowtide.solver.plan import Plan, Status, Stop
+from tests.plans import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,31 +62,6 @@ class Row:
     measured_peak: int
 
 
-def base_plan(graph: lowtide.Graph) -> Plan:
-    """The plan that recomputes nothing."""
-    schedule = lowtide.Schedule.keep_everything(graph)
-    result = lowtide.simulate(graph, schedule)
-    return Plan(
-        graph_name=graph.name,
-        graph_hash=graph.structure_hash,
-        budget_bytes=result.peak_bytes,
-        resident_bytes=graph.resident_bytes,
-        peak_bytes=result.peak_bytes,
-        time_ns=result.time_ns,
-        base_time_ns=result.time_ns,
-        lower_bound_ns=result.time_ns,
-        bound_class="any",
-        status=Status.OPTIMAL,
-        stopped_by=Stop.DONE,
-        method="base order",
-        seed=0,
-        threads=1,
-        solve_seconds=0.0,
-        versions={},
-        steps=schedule.to_text(),
-    )
-
-
 def study(
     name: str,
     make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]],
@@ -103,7 +78,7 @@ def study(
     profiled = profile(captured, budget_s=budget_s, cache=False)
     profile_s = time.perf_counter() - start
     graph = profiled.graph
-    plan = base_plan(graph)
+    plan = plan_of(graph, lowtide.Schedule.keep_everything(graph))
     module = lowtide.replay(profiled, plan)
 
     def step(of: nn.Module) -> Callable[[], None]:

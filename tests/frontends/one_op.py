@@ -19,9 +19,6 @@ from lowtide.frontends.torch.program import (
     ValueRef,
 )
 from lowtide.solver.graph import Graph, Op, Tensor
-from lowtide.solver.plan import Plan, Status, Stop
-from lowtide.solver.schedule import Schedule
-from lowtide.solver.simulate import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,28 +102,3 @@ class Step:
         )
         example = tuple(t if not t.is_floating_point() else t.to("meta") for t in self.examples)
         return Captured(program, nn.Module(), None, False, "tuple", example, torch.device("cpu"))
-
-
-def base_plan(graph: Graph) -> Plan:
-    """The plan that recomputes nothing."""
-    schedule = Schedule.keep_everything(graph)
-    result = simulate(graph, schedule)
-    return Plan(
-        graph_name=graph.name,
-        graph_hash=graph.structure_hash,
-        budget_bytes=result.peak_bytes,
-        resident_bytes=graph.resident_bytes,
-        peak_bytes=result.peak_bytes,
-        time_ns=result.time_ns,
-        base_time_ns=result.time_ns,
-        lower_bound_ns=result.time_ns,
-        bound_class="any",
-        status=Status.OPTIMAL,
-        stopped_by=Stop.DONE,
-        method="base order",
-        seed=0,
-        threads=1,
-        solve_seconds=0.0,
-        versions={},
-        steps=schedule.to_text(),
-    )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from lowtide.solver.check import check
-from lowtide.solver.plan import Plan, Status, Stop
 from lowtide.solver.schedule import Schedule
-from lowtide.solver.simulate import simulate
+
+from .. import plans
 
 if TYPE_CHECKING:
     import random
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from lowtide.frontends.torch.program import Program
     from lowtide.solver.graph import Graph
+    from lowtide.solver.plan import Plan
 
 
 def random_schedule(
@@ -191,26 +192,8 @@ def unmarked(program: Program) -> Program:
 
 def plan_of(graph: Graph, schedule: Schedule, *, budget_bytes: int | None = None) -> Plan:
     """A checked plan around a schedule; the budget is its peak unless given."""
-    found = simulate(graph, schedule)
-    plan = Plan(
-        graph_name=graph.name,
-        graph_hash=graph.structure_hash,
-        budget_bytes=found.peak_bytes if budget_bytes is None else budget_bytes,
-        resident_bytes=graph.resident_bytes,
-        peak_bytes=found.peak_bytes,
-        time_ns=found.time_ns,
-        base_time_ns=sum(op.time_ns for op in graph.ops),
-        lower_bound_ns=-1,
-        bound_class="",
-        status=Status.FEASIBLE,
-        stopped_by=Stop.DONE,
-        method="test",
-        seed=0,
-        threads=1,
-        solve_seconds=0.0,
-        versions={},
-        steps=schedule.to_text(),
-    )
-    if budget_bytes is None:
-        check(graph, plan)
+    if budget_bytes is not None:
+        return plans.plan_of(graph, schedule, budget_bytes=budget_bytes)
+    plan = plans.plan_of(graph, schedule)
+    check(graph, plan)
     return plan
