@@ -210,7 +210,8 @@ class Program:
     Attributes
     ----------
     graph
-        The same step for the solver.
+        The same step for the solver. It has tensors that no value stands for, `after.NAME`: they
+        are of no bytes and fix the order of ops (see `ordering`).
     ops
         One per `graph.ops`, same index.
     value_tensor

@@ -25,6 +25,8 @@ from lowtide.solver.schedule import Schedule
 from ..frontends import models as captured_models
 from ..frontends.models import Lambda, Made, rows
 from ..frontends.reference import differences, fresh, outcome, run_eager
+from ..models import ZOO as END_TO_END
+from ..models import make
 from .models import SMALL, TRANSFORMERS, profiled
 from .schedules import lazy_frees, moved_ops, plan_of, reordered, unmarked
 
@@ -239,18 +241,26 @@ def test_many_stages_in_any_order(make: Callable[[], Made]) -> None:
     """Gradients that leave one by one, over two backwards that add up, have the plain bits."""
     of = subject(make)
     graph = of.captured.graph
-    module = replay(of.captured, plan_of(graph, reordered(graph, random.Random(7))))
-    module.__dict__["_wiring"] = Wiring(of.captured.program, module.plan.schedule, stages=100)
-    found = []
-    for run in (lambda a, k: run_eager(of.captured, a, k), functools.partial(run_replayed, module)):
-        _, args, kwargs = split_batch(of.start())
-        torch.manual_seed(2)
-        for _ in range(2):
-            run(args, kwargs)
-        found.append([p.grad for p in of.captured.model.parameters()])
-    for a, b in zip(*found, strict=True):
-        assert (a is None) == (b is None)
-        assert a is None or b is None or torch.equal(a, b)
+    for seed, boundary in enumerate(("any", "early", "late")):
+        schedule = reordered(graph, random.Random(seed), boundary=boundary)  # type: ignore[arg-type]
+        module = replay(of.captured, plan_of(graph, schedule))
+        module.__dict__["_wiring"] = Wiring(of.captured.program, schedule, stages=100)
+        found = []
+        for run in (functools.partial(run_eager, of.captured), functools.partial(_run, module)):
+            _, args, kwargs = split_batch(of.start())
+            torch.manual_seed(2)
+            for _ in range(2):
+                run(args, kwargs)
+            found.append([p.grad for p in of.captured.model.parameters()])
+        assert all(map(_same, *found)), boundary
+
+
+def _run(module: ReplayModule, args: Any, kwargs: Any) -> list[Any]:
+    return run_replayed(module, args, kwargs)[0]
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
 def test_interleaved_steps_in_any_order() -> None:
@@ -268,10 +278,7 @@ def test_interleaved_steps_in_any_order() -> None:
             for loss in reversed(losses):
                 loss.backward()
             found.append([*(p.grad for p in model.parameters()), torch.get_rng_state()])
-        assert all(
-            a is b or (a is not None and b is not None and torch.equal(a, b))
-            for a, b in zip(*found, strict=True)
-        )
+        assert all(map(_same, *found))
 
 
 def test_a_gradient_made_in_forward_is_handed_out_twice() -> None:
@@ -290,3 +297,36 @@ def test_a_gradient_made_in_forward_is_handed_out_twice() -> None:
     first.zero_()
     (second,) = torch.autograd.grad(loss, weight)
     assert torch.equal(second, wanted)
+
+
+def test_an_input_that_the_caller_drops_counts_to_the_end() -> None:
+    """Inputs count as resident: a caller who lets go of one early can only take less."""
+    case, captured = profiled("mlp")
+    graph = captured.graph
+    rest = graph.resident_bytes - case.batch(0)[0].nbytes
+    for seed in range(3):
+        schedule = reordered(graph, random.Random(seed), drop=0.5)
+        module = replay(captured, plan_of(graph, schedule))
+
+        def step(module: ReplayModule = module) -> Any:
+            loss = module(torch.randn(7, 24))
+            loss.backward()
+            return loss
+
+        measured = measure_peak(step).peak_bytes
+        case.model.zero_grad()
+        assert measured <= module.plan.peak_bytes - rest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", END_TO_END)
+def test_the_zoo_in_any_order(name: str) -> None:
+    """The larger steps that other tests share, in two other orders each."""
+    case = make(name)
+    captured = profile(capture(case.model, case.batch(0), case.loss_fn), budget_s=5, cache=False)
+    for seed, spread in ((0, 0.1), (1, 2.0)):
+        schedule = reordered(captured.graph, random.Random(seed), spread=spread, drop=0.1)
+        module = replay(captured, plan_of(captured.graph, schedule))
+        found = verify(case.model, module, [case.batch(i) for i in range(2)], repeats=1)
+        assert found.ok, found.first_difference
+        assert found.replay_peak_bytes == found.predicted_peak_bytes
