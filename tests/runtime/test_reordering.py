@@ -112,7 +112,7 @@ def subject(make: Callable[[], Made]) -> Subject:
     """The step of a model, profiled once."""
     torch.manual_seed(3)
     model, batch, loss = make()
-    captured = profile(capture(model, batch, loss), budget_s=1, cache=False)
+    captured = profile(capture(model, batch, loss), budget_s=0.01, cache=False)
     return Subject(captured, batch, {k: v.clone() for k, v in model.state_dict().items()})
 
 
