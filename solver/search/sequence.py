@@ -1,0 +1,246 @@
+"""Simulated annealing over execution sequences: any order, any op any number of times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from .anneal import Found
+from .evaluate import Arrays, arrays_of, cost
+from .moves import (
+    Extra,
+    drop,
+    list_live,
+    random_recomputed,
+    shift,
+    shift_stretch,
+    take_back,
+)
+from .state import COUNT, TIME, Line, commit, empty_line, lay_out, peak_slot, read_out, roll_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from ..control import Control
+    from ..graph import Graph
+
+    Ints = npt.NDArray[np.int64]
+
+FIRST_PENALTY = 0.15
+
+
+@njit(cache=True, nogil=True)
+def _propose(g: Arrays, line: Line, extra: Extra, over: bool, where: int, order: float) -> bool:
+    """Try one random move; whether anything changed."""
+    kind = np.random.random()  # noqa: NPY002
+    if kind < order:
+        if kind < 0.15 * order:
+            slot = np.random.randint(len(line.op_at) - 2)  # noqa: NPY002
+            return shift_stretch(g, line, extra, slot, 1 + np.random.randint(12))  # noqa: NPY002
+        op = np.random.randint(len(g.time))  # noqa: NPY002
+        place = np.random.randint(line.run_len[op])  # noqa: NPY002
+        return shift(g, line, extra, op, place, False)
+    kind = (kind - order) / (1.0 - order)
+    lazy = 0.0
+    pick = np.random.random()  # noqa: NPY002
+    if pick > 0.5:
+        lazy = 1.0 if pick > 0.8 else 0.3
+    if kind < (0.15 if over else 0.45):
+        op = random_recomputed(line)
+        if op < 0:
+            return False
+        return take_back(g, line, extra, op, np.random.randint(line.run_len[op]))  # noqa: NPY002
+    if kind < (0.3 if over else 0.6):  # exchange
+        op = random_recomputed(line)
+        if op < 0:
+            return False
+        if not take_back(g, line, extra, op, np.random.randint(line.run_len[op])):  # noqa: NPY002
+            return False
+        at = where
+        if np.random.random() < 0.5:  # noqa: NPY002
+            at = peak_slot(line)
+        for _ in range(4):
+            if extra.live_len[0] == 0:
+                break
+            t = extra.live[np.random.randint(extra.live_len[0])]  # noqa: NPY002
+            if drop(g, line, extra, t, at, lazy):
+                break
+        return True
+    if kind < (0.8 if over else 0.75):  # drop at the peak
+        for _ in range(6):
+            if extra.live_len[0] == 0:
+                break
+            t = extra.live[np.random.randint(extra.live_len[0])]  # noqa: NPY002
+            if drop(g, line, extra, t, where, lazy):
+                return True
+        return False
+    if kind < 0.9:  # a recomputed run elsewhere
+        op = random_recomputed(line)
+        if op < 0:
+            return False
+        return shift(g, line, extra, op, np.random.randint(line.run_len[op]), True)  # noqa: NPY002
+    # drop anything anywhere
+    at = np.searchsorted(extra.chance, np.random.random() * extra.chance[-1])  # noqa: NPY002
+    t = min(len(extra.chance) - 1, at)
+    p = g.producer[t]
+    if p < 0 or extra.recompute[p] == 0 or g.output[t] == 1:
+        return False
+    made = line.runs[p, np.random.randint(line.run_len[p])]  # noqa: NPY002
+    span = len(line.op_at) - made
+    slot = made + 1 + int(span * np.random.random() ** 3)  # noqa: NPY002
+    if slot >= len(line.op_at) - 1:
+        return False
+    return drop(g, line, extra, t, slot, lazy)
+
+
+@njit(cache=True, nogil=True)
+def _anneal(
+    g: Arrays, line: Line, extra: Extra, computes: Ints, best: Ints, key: Ints, room: int,
+    penalty: float, hot: float, cold: float, order: float, moves: int, seed: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Anneal the sequence in `computes` in place; keep the best in `best`.
+
+    `computes[0]` and `best[0]` are lengths. `key` is the excess and the time of the best. Returns
+    how many moves ended above the budget, and how many were carried out.
+    """
+    np.random.seed(seed)  # noqa: NPY002
+    if not lay_out(g, line, computes[1:], computes[0]):
+        return -1, 0
+    commit(line)
+    time, peak = line.number[TIME], line.best[1]
+    value = time + penalty * max(0, peak - room)
+    where = peak_slot(line)
+    list_live(g, line, extra, where)
+    refresh = max(64, len(g.time) // 4)
+    above = 0
+    done = 0
+    failed = 0
+    for step in range(moves):
+        if step % refresh == refresh - 1:
+            list_live(g, line, extra, where)
+        if not _propose(g, line, extra, peak > room, where, order):
+            roll_back(g, line)
+            failed += 1
+            if peak > room:
+                above += 1
+            if failed > 3 * moves // 4 and failed > 1000:
+                break
+            continue
+        done += 1
+        new_time, new_peak = line.number[TIME], line.best[1]
+        new_value = new_time + penalty * max(0, new_peak - room)
+        temperature = hot * (cold / hot) ** (step / moves)
+        change = new_value - value
+        if change <= 0 or np.random.random() < np.exp(-change / temperature):  # noqa: NPY002
+            commit(line)
+            if new_peak != peak:
+                where = peak_slot(line)
+            time, peak, value = new_time, new_peak, new_value
+            excess = max(0, peak - room)
+            if excess < key[0] or (excess == key[0] and time < key[1]):
+                key[0], key[1] = excess, time
+                best[0] = read_out(line, best[1:])
+        else:
+            roll_back(g, line)
+        if peak > room:
+            above += 1
+    computes[0] = read_out(line, computes[1:])
+    return above, done
+
+
+@dataclass
+class SequenceSearch:
+    """Local search over the execution sequences of one graph.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    seed
+        Of the moves; the same seed and number of moves give the same result.
+    """
+
+    graph: Graph
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Make the tables."""
+        a = self.graph.arrays
+        self.arrays = arrays_of(self.graph)
+        users = np.diff(a.use_ptr)
+        self.line = empty_line(self.arrays, users)
+        weight = a.size * (a.producer >= 0) * (a.output == 0)
+        self.extra = Extra(
+            use_ptr=a.use_ptr, use_op=a.use_idx, recompute=a.recompute,
+            chance=np.cumsum(weight.astype(np.float64)),
+            live=np.zeros(len(a.size), dtype=np.int64), live_len=np.zeros(1, dtype=np.int64),
+            stack=np.zeros(4096, dtype=np.int64),
+        )  # fmt: skip
+        self.base_time = max(1, int(a.time.sum()))
+        self.moves_done = 0
+
+    def improve(
+        self,
+        computes: Sequence[int],
+        room: int,
+        *,
+        control: Control,
+        seconds: float,
+        moves: int | None = None,
+        heat: float = 1e-3,
+        order: float = 0.3,
+        chunk: int = 20_000,
+    ) -> Found:
+        """Anneal from `computes` towards the fastest sequence within `room` bytes.
+
+        Parameters
+        ----------
+        room
+            Bytes without resident ones.
+        seconds, moves
+            Stop after that time, or after that many moves if they come first.
+        heat
+            First temperature as a share of the step's time.
+        order
+            Share of moves that only change the order.
+        """
+        slots = len(self.line.op_at)
+        current = np.zeros(slots + 1, dtype=np.int64)
+        current[0] = len(computes)
+        current[1 : len(computes) + 1] = computes
+        best = current.copy()
+        time, peak, _ = cost(self.arrays, current[1:], len(computes))
+        key = np.array([max(0, peak - room), time], dtype=np.int64)
+        penalty = FIRST_PENALTY * self.base_time / max(1, room)
+        begun = control.elapsed
+        cold = heat * 1e-3
+        done = 0
+        while not control.over:
+            share = (control.elapsed - begun) / seconds
+            if moves is not None:
+                share = max(share, done / moves)
+            if share >= 1.0:
+                break
+            self.seed += 1
+            hot = self.base_time * heat * (cold / heat) ** share
+            above, ran = _anneal(
+                self.arrays, self.line, self.extra, current, best, key, room, penalty, hot,
+                hot * 0.9, order, chunk, self.seed % 2**31,
+            )  # fmt: skip
+            if above < 0:
+                break
+            self.moves_done += ran
+            done += chunk
+            high, low = (0.6, 0.3) if share < 0.7 else (0.3, 0.1)
+            if above > high * chunk:
+                penalty *= 1.2
+            elif above < low * chunk:
+                penalty /= 1.1
+        found = tuple(best[1 : best[0] + 1].tolist())
+        time, peak, _ = cost(self.arrays, best[1:], int(best[0]))
+        return Found(found, int(time), int(peak))
