@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 FIRST_PENALTY = 0.15
+COOLING = 1e-3  # last temperature as a share of the first
 
 
 @njit(cache=True, nogil=True)
@@ -192,7 +193,7 @@ class SequenceSearch:
         control: Control,
         seconds: float,
         moves: int | None = None,
-        heat: float = 1e-3,
+        heat: float = 0.75,
         order: float = 0.3,
         chunk: int = 20_000,
     ) -> Found:
@@ -205,9 +206,9 @@ class SequenceSearch:
         seconds, moves
             Stop after that time, or after that many moves if they come first.
         heat
-            First temperature as a share of the step's time.
+            First temperature in times of an average op.
         order
-            Share of moves that only change the order.
+            Share of moves that only change the order; with 0 the order of first runs stays.
         """
         slots = len(self.line.op_at)
         current = np.zeros(slots + 1, dtype=np.int64)
@@ -218,7 +219,7 @@ class SequenceSearch:
         key = np.array([max(0, peak - room), time], dtype=np.int64)
         penalty = FIRST_PENALTY * self.base_time / max(1, room)
         begun = control.elapsed
-        cold = heat * 1e-3
+        hottest = heat * self.base_time / len(self.graph.ops)
         done = 0
         while not control.over:
             share = (control.elapsed - begun) / seconds
@@ -227,13 +228,16 @@ class SequenceSearch:
             if share >= 1.0:
                 break
             self.seed += 1
-            hot = self.base_time * heat * (cold / heat) ** share
+            hot = hottest * COOLING**share
             above, ran = _anneal(
                 self.arrays, self.line, self.extra, current, best, key, room, penalty, hot,
                 hot * 0.9, order, chunk, self.seed % 2**31,
             )  # fmt: skip
-            if above < 0:
-                break
+            if above < 0:  # too much recomputation for the tables: start over from the best
+                current[:] = best
+                penalty /= 1.2
+                done += chunk
+                continue
             self.moves_done += ran
             done += chunk
             high, low = (0.6, 0.3) if share < 0.7 else (0.3, 0.1)
