@@ -96,12 +96,11 @@ def empty_line(g: Arrays, users: Ints) -> Line:
 
 
 @njit(cache=True, nogil=True)
-def bump(line: Line, slot: int, change: int) -> None:
+def bump(total: Ints, best: Ints, slot: int, change: int) -> None:
     """Add `change` to the live bytes of `slot` and of all later ones."""
     if change == 0:
         return
-    total, best = line.total, line.best
-    node = slot + len(line.op_at)
+    node = slot + (len(total) >> 1)
     total[node] += change
     best[node] += change
     node >>= 1
@@ -126,9 +125,13 @@ def peak_slot(line: Line) -> int:
 @njit(cache=True, nogil=True)
 def run_before(line: Line, op: int, slot: int) -> int:
     """How many runs of `op` come before `slot`."""
-    runs = line.runs[op]
-    place = int(line.run_len[op])
-    while place > 0 and runs[place - 1] >= slot:
+    return _run_before(line.runs, line.run_len, op, slot)
+
+
+@njit(cache=True, nogil=True)
+def _run_before(runs: Ints, run_len: Ints, op: int, slot: int) -> int:
+    place = int(run_len[op])
+    while place > 0 and runs[op, place - 1] >= slot:
         place -= 1
     return place
 
@@ -136,16 +139,23 @@ def run_before(line: Line, op: int, slot: int) -> int:
 @njit(cache=True, nogil=True)
 def last_use(line: Line, tensor: int, made: int, before: int) -> int:
     """Slot of the last read of `tensor` between `made` and `before`; `made` if there is none."""
-    first = line.use_ptr[tensor]
-    low, high = first, first + line.use_len[tensor]
+    return _last_use(line.use_ptr, line.uses, line.use_len, tensor, made, before)
+
+
+@njit(cache=True, nogil=True)
+def _last_use(
+    use_ptr: Ints, uses: Ints, use_len: Ints, tensor: int, made: int, before: int
+) -> int:
+    first = use_ptr[tensor]
+    low, high = first, first + use_len[tensor]
     while low < high:
         middle = (low + high) >> 1
-        if line.uses[middle] < before:
+        if uses[middle] < before:
             low = middle + 1
         else:
             high = middle
-    if low > first and line.uses[low - 1] > made:
-        return int(line.uses[low - 1])
+    if low > first and uses[low - 1] > made:
+        return int(uses[low - 1])
     return made
 
 
@@ -153,6 +163,8 @@ def last_use(line: Line, tensor: int, made: int, before: int) -> int:
 def _effect(g: Arrays, line: Line, op: int, slot: int, sign: int) -> None:
     """Change of live bytes by a run of `op` at `slot`, on a line that does not hold it."""
     slots = len(line.op_at)
+    total, best, runs, run_len = line.total, line.best, line.runs, line.run_len
+    use_ptr, uses, use_len = line.use_ptr, line.uses, line.use_len
     here = 0
     after = 0
     for i in range(g.in_ptr[op], g.in_ptr[op + 1]):
@@ -160,16 +172,16 @@ def _effect(g: Arrays, line: Line, op: int, slot: int, sign: int) -> None:
         if g.output[t] == 1:
             continue
         p = g.producer[t]
-        place = run_before(line, p, slot)
-        made = line.runs[p, place - 1]
-        again = line.runs[p, place] if place < line.run_len[p] else slots
-        end = last_use(line, t, made, again)
+        place = _run_before(runs, run_len, p, slot)
+        made = runs[p, place - 1]
+        again = runs[p, place] if place < run_len[p] else slots
+        end = _last_use(use_ptr, uses, use_len, t, made, again)
         if slot > end:
-            bump(line, end + 1, sign * g.size[t])
+            bump(total, best, end + 1, sign * g.size[t])
             after -= g.size[t]
-    count = line.run_len[op]
-    place = run_before(line, op, slot)
-    following = line.runs[op, place] if place < count else slots
+    count = run_len[op]
+    place = _run_before(runs, run_len, op, slot)
+    following = runs[op, place] if place < count else slots
     for i in range(g.out_ptr[op], g.out_ptr[op + 1]):
         t = g.out_idx[i]
         size = g.size[t]
@@ -178,26 +190,26 @@ def _effect(g: Arrays, line: Line, op: int, slot: int, sign: int) -> None:
             if place > 0:  # a second copy, for this run only
                 after -= size
             elif count > 0:  # so far made for good by a later run, from now on by this one
-                bump(line, following + 1, -sign * size)
+                bump(total, best, following + 1, -sign * size)
             continue
-        end = last_use(line, t, slot, following)
+        end = _last_use(use_ptr, uses, use_len, t, slot, following)
         if place == 0 or end == slot:
             if end == slot:
                 after -= size
             else:
-                bump(line, end + 1, -sign * size)
+                bump(total, best, end + 1, -sign * size)
         else:  # takes over the reads of the instance before
-            old = last_use(line, t, line.runs[op, place - 1], slot)
-            bump(line, old + 1, -sign * size)
+            old = _last_use(use_ptr, uses, use_len, t, runs[op, place - 1], slot)
+            bump(total, best, old + 1, -sign * size)
     work = g.workspace[op]
     rework = g.rerun_workspace[op]
     if place > 0:
         work = rework
     elif count > 0 and rework != work:
-        bump(line, following, sign * (rework - work))
-        bump(line, following + 1, sign * (work - rework))
-    bump(line, slot, sign * (here + work))
-    bump(line, slot + 1, sign * (after - work))
+        bump(total, best, following, sign * (rework - work))
+        bump(total, best, following + 1, sign * (work - rework))
+    bump(total, best, slot, sign * (here + work))
+    bump(total, best, slot + 1, sign * (after - work))
 
 
 @njit(cache=True, nogil=True)
