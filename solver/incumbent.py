@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .progress import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .control import Control
     from .progress import Progress
     from .search.anneal import Found
@@ -17,8 +20,14 @@ if TYPE_CHECKING:
 class Incumbent:
     """Best schedule within `room` bytes (resident bytes not counted), and a lower bound on time.
 
+    Searches in other threads may offer schedules too.
+
     Attributes
     ----------
+    best
+        The fastest within the budget, in any order.
+    in_order
+        The fastest within the budget whose first runs are in base order, as integer programs need.
     bound_ns
         Proven lower bound over the class of schedules that the staged program covers.
     smallest
@@ -30,28 +39,38 @@ class Incumbent:
     control: Control
     progress: Progress
     best: Found | None = None
+    in_order: Found | None = None
     smallest: Found | None = None
     bound_ns: int = 0
     origin: str = ""
     notes: list[str] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def offer(self, found: Found | None, origin: str) -> bool:
-        """Take `found` if it is better than what is held; True if it is."""
+        """Take `found` if it is better than what is held; True if it is the best in any order."""
         if found is None:
             return False
-        if self.smallest is None or found.peak < self.smallest.peak:
-            self.smallest = found
-        if found.peak > self.room or (self.best is not None and found.time >= self.best.time):
-            return False
-        self.best, self.origin = found, origin
-        self._tell(origin)
-        return True
+        with self._lock:
+            if self.smallest is None or found.peak < self.smallest.peak:
+                self.smallest = found
+            if found.peak > self.room:
+                return False
+            if (self.in_order is None or found.time < self.in_order.time) and keeps_order(
+                found.computes
+            ):
+                self.in_order = found
+            if self.best is not None and found.time >= self.best.time:
+                return False
+            self.best, self.origin = found, origin
+            self._tell(origin)
+            return True
 
     def raise_bound(self, bound_ns: int, origin: str) -> None:
         """Take a proven bound if it is higher."""
-        if bound_ns > self.bound_ns:
-            self.bound_ns = bound_ns
-            self._tell(origin)
+        with self._lock:
+            if bound_ns > self.bound_ns:
+                self.bound_ns = bound_ns
+                self._tell(origin)
 
     @property
     def gap(self) -> float:
@@ -64,3 +83,13 @@ class Incumbent:
         time = None if self.best is None else self.best.time
         bound = self.bound_ns if self.bound_ns > 0 else None
         self.progress.update(Event(self.control.elapsed, time, bound, self.base_ns, note))
+
+
+def keeps_order(computes: Sequence[int]) -> bool:
+    """Whether the ops run for the first time in base order."""
+    newest = -1
+    for op in computes:
+        if op > newest + 1:
+            return False
+        newest = max(newest, op)
+    return True

@@ -55,7 +55,8 @@ def refine(
     free = free_tensors(graph, incumbent.room, SHARES[share])
     while not control.over:
         program = build(graph, budget_bytes, stages, free)
-        start = None if incumbent.best is None else program.start_values(incumbent.best.computes)
+        known = incumbent.in_order
+        start = None if known is None else program.start_values(known.computes)
         limit = _round_limit(incumbent, stalled)
         answer = backend.solve(
             program.problem, control=control, time_limit=limit, gap=gap / 4, threads=threads,
@@ -102,7 +103,7 @@ def _round_limit(incumbent: Incumbent, stalled: bool) -> float:
 def _polish(graph: Graph, incumbent: Incumbent, search: Search, realised: Found | None) -> None:
     """Local search from the realised schedule, then from the best one if that is another."""
     moves = max(1000, min(POLISH_WORK // max(1, len(graph.ops)), 100 * len(search.movable)))
-    for start in (realised, incumbent.best):
+    for start in (realised, incumbent.in_order):
         if start is None or incumbent.control.over:
             continue
         _, found = search.improve(
@@ -110,7 +111,7 @@ def _polish(graph: Graph, incumbent: Incumbent, search: Search, realised: Found 
             seconds=5.0, moves=moves, heat=1e-4,
         )  # fmt: skip
         incumbent.offer(found, "local search")
-        if realised is incumbent.best:
+        if realised is incumbent.in_order:
             return
 
 

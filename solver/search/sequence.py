@@ -22,6 +22,7 @@ from .moves import (
 from .state import COUNT, TIME, Line, commit, empty_line, lay_out, peak_slot, read_out, roll_back
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     import numpy.typing as npt
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 FIRST_PENALTY = 0.15
+CHUNK = 20_000  # moves between two looks at the clock, at most
 COOLING = 1e-3  # last temperature as a share of the first
 
 
@@ -191,11 +193,10 @@ class SequenceSearch:
         room: int,
         *,
         control: Control,
-        seconds: float,
-        moves: int | None = None,
+        moves: int,
         heat: float = 0.75,
         order: float = 0.3,
-        chunk: int = 20_000,
+        stop: threading.Event | None = None,
     ) -> Found:
         """Anneal from `computes` towards the fastest sequence within `room` bytes.
 
@@ -203,8 +204,8 @@ class SequenceSearch:
         ----------
         room
             Bytes without resident ones.
-        seconds, moves
-            Stop after that time, or after that many moves if they come first.
+        moves
+            How many to try; cut short by `control` and `stop`.
         heat
             First temperature in times of an average op.
         order
@@ -218,15 +219,11 @@ class SequenceSearch:
         time, peak, _ = cost(self.arrays, current[1:], len(computes))
         key = np.array([max(0, peak - room), time], dtype=np.int64)
         penalty = FIRST_PENALTY * self.base_time / max(1, room)
-        begun = control.elapsed
         hottest = heat * self.base_time / len(self.graph.ops)
         done = 0
-        while not control.over:
-            share = (control.elapsed - begun) / seconds
-            if moves is not None:
-                share = max(share, done / moves)
-            if share >= 1.0:
-                break
+        chunk = max(500, min(CHUNK, moves // 20))
+        while done < moves and not control.over and not (stop is not None and stop.is_set()):
+            share = done / moves
             self.seed += 1
             hot = hottest * COOLING**share
             above, ran = _anneal(
