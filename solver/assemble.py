@@ -39,8 +39,8 @@ class Origin:
 def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: Origin) -> Plan:
     """Simulate, wrap and check.
 
-    A schedule outside the bound's class may be faster than the bound; the plan then claims no more
-    than its own time as the bound.
+    A schedule in another order may be faster than the bound, which speaks of the base order; the
+    plan then claims no more than its own time as the bound, and says so with the class.
 
     Raises
     ------
@@ -52,6 +52,11 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
     base = sum(op.time_ns for op in graph.ops)
     bound = min(origin.lower_bound_ns, simulation.time_ns)
     near = bound >= 0 and simulation.time_ns - bound <= origin.gap * simulation.time_ns
+    bound_class = "" if bound < 0 else BASE_ORDER_CLASS
+    if bound == base:
+        bound_class = "all schedules"
+    elif 0 <= bound < origin.lower_bound_ns:
+        bound_class += "; this plan, in another order, is faster than any of them"
     packages = ["numpy", "numba"]
     packages += {"highs": ["highspy"], "cpsat": ["ortools"]}.get(origin.backend, [])
     packages += [p for p in ("ortools", "pulp") if origin.backend.startswith(p)]
@@ -64,7 +69,7 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
         time_ns=simulation.time_ns,
         base_time_ns=base,
         lower_bound_ns=bound,
-        bound_class=BASE_ORDER_CLASS if bound >= 0 else "",
+        bound_class=bound_class,
         status=Status.OPTIMAL if near else Status.FEASIBLE,
         stopped_by=origin.stopped_by,
         method=origin.method,

@@ -31,7 +31,7 @@ def compare(
     *,
     time_limit: float = 60.0,
     gap: float = 1e-4,
-    threads: int = 1,
+    threads: int | None = None,
     seed: int = 0,
     backend: str = "highs",
     jobs: int = 1,
@@ -162,7 +162,7 @@ def run_method(
     *,
     time_limit: float,
     gap: float,
-    threads: int,
+    threads: int | None,
     seed: int,
     backend: str,
 ) -> Row:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Literal
 
 from .assemble import Origin, assemble
+from .auto import auto
 from .baselines import BASELINES, compile_heuristics
 from .blocks.plan import compile_blocks, plan_blocks
 from .control import Control
@@ -17,9 +19,9 @@ from .milp.staged import build
 from .milp.stages import every_op, free_tensors
 from .plan import Plan, Stop
 from .progress import Silent
-from .refine import refine
 from .schedule import Schedule
 from .search.anneal import Search, compile_search
+from .search.sequence import compile_sequences
 from .simulate import simulate
 from .smallest import baseline_starts, limiting_op, single_op_bound, smallest_found
 from .units import format_bytes, format_percent, parse_budget
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 METHODS: tuple[str, ...] = ("auto", "milp", *BASELINES)
 BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
-FIRST_WORK = 15_000_000  # ops times moves of the search before the first integer program
 
 
 def solve(
@@ -41,9 +42,11 @@ def solve(
     method: str = "auto",
     time_limit: float = 60.0,
     gap: float = 1e-4,
-    threads: int = 1,
+    threads: int | None = None,
     seed: int = 0,
     backend: str = "highs",
+    order: Literal["any", "base"] = "any",
+    moves: int | None = None,
     progress: Progress | None = None,
     start: Plan | None = None,
     lower_bound_ns: int = 0,
@@ -63,8 +66,17 @@ def solve(
         Seconds; the best plan found is returned when they pass.
     gap
         Stop when (time - lower bound) / time of the whole step is at most this.
-    threads, seed, backend
-        Threads and seed of the solver, and the solver of integer programs.
+    threads
+        Threads that work at the same time: with two or more, a search over execution sequences
+        runs beside the integer programs. None: two, or one on a machine with one core.
+    seed, backend
+        Seed of every search, and the solver of integer programs.
+    order
+        `base`: ops run for the first time in base order, the class that integer programs and their
+        bounds speak of. `any`: method `auto` looks for better orders, too.
+    moves
+        Moves of the sequence search in method `auto`, all of them whatever time they take, so that
+        its part of the result depends on the seed alone. None: as many as time allows.
     progress
         Told of every new incumbent and bound.
     start
@@ -90,13 +102,21 @@ def solve(
     """
     if method not in METHODS:
         raise InputError(f"no method {method!r}: choose one of {', '.join(METHODS)}")
+    if threads is None:
+        threads = min(2, os.cpu_count() or 1)
     if not time_limit > 0 or not 0 <= gap < 1 or threads < 1:
         raise InputError("time limit must be above 0, gap in [0, 1), threads at least 1")
+    if order not in ("any", "base"):
+        raise InputError(f"no order {order!r}: choose any or base")
+    if moves is not None and moves < 1:
+        raise InputError(f"moves must be at least 1, not {moves}")
     if not graph.ops:
         raise InputError(f"graph {graph.name!r} has no ops: nothing to plan")
     compile_heuristics()
     if method in ("auto", "milp"):
         compile_search()
+    if method == "auto":
+        compile_sequences()
     if method == "auto" and len(graph.ops) >= BLOCKS_FROM:
         compile_blocks()
     control = Control(time_limit)
@@ -127,8 +147,9 @@ def solve(
         if floor > budget_bytes:
             raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True, op=op)
         if method == "auto":
-            possible = _auto(graph, search, starts, incumbent, budget_bytes, gap=gap,
-                             backend=backend, threads=threads, seed=seed)  # fmt: skip
+            possible = auto(graph, search, starts, incumbent, budget_bytes, gap=gap,
+                            backend=backend_named(backend), threads=threads, seed=seed,
+                            any_order=order == "any", moves=moves)  # fmt: skip
         else:
             possible = _whole_program(graph, search, incumbent, budget_bytes, gap=gap,
                                       backend=backend, threads=threads, seed=seed)  # fmt: skip
@@ -165,36 +186,6 @@ def _starts(
             incumbent.offer(composed, "repeated blocks")
             starts.append(composed)
     return starts
-
-
-def _auto(
-    graph: Graph,
-    search: Search,
-    starts: list[Found],
-    incumbent: Incumbent,
-    budget_bytes: int,
-    *,
-    gap: float,
-    backend: str,
-    threads: int,
-    seed: int,
-) -> bool:
-    """First a short search from the best heuristic, then refinement; False: proven infeasible."""
-    solver = backend_named(backend)
-    first = incumbent.best or min(starts, key=lambda found: found.peak)
-    _, found = search.improve(
-        search.rule_of(first.computes), incumbent.room, control=incumbent.control,
-        seconds=0.1 * max(incumbent.control.remaining, 10.0),
-        moves=max(2000, min(FIRST_WORK // len(graph.ops), 200 * len(search.movable))),
-    )  # fmt: skip
-    incumbent.offer(found, "local search")
-    if incumbent.best is None:  # a tight budget: aim at the peak alone
-        limit = 0.4 * incumbent.control.remaining
-        incumbent.offer(smallest_found(graph, seed, incumbent.control, limit), "smallest peak")
-    if incumbent.gap <= gap:
-        return True
-    return refine(graph, budget_bytes, incumbent, search, backend=solver, gap=gap,
-                  threads=threads, seed=seed)  # fmt: skip
 
 
 def _whole_program(

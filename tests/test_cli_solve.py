@@ -93,12 +93,12 @@ def test_options_reach_the_solver(
     code = main(
         ["solve", str(graph_file), "--budget", "9e6", "-o", str(tmp_path / "p.json"), "-q",
          "--method", "milp", "--time-limit", "7", "--gap", "0.01", "--threads", "2",
-         "--seed", "3", "--backend", "cpsat"]
+         "--seed", "3", "--backend", "cpsat", "--order", "base", "--moves", "9"]
     )  # fmt: skip
     assert code == 0
     assert calls == [
         {"budget": 9_000_000, "method": "milp", "time_limit": 7.0, "gap": 0.01, "threads": 2,
-         "seed": 3, "backend": "cpsat", "progress": None}
+         "seed": 3, "backend": "cpsat", "order": "base", "moves": 9, "progress": None}
     ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def compare(
     ] = "all",
     time_limit: TimeLimit = 60.0,
     gap: Gap = 1e-4,
-    threads: Threads = 1,
+    threads: Threads = None,
     seed: Seed = 0,
     backend: Backend = "highs",
     jobs: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -49,7 +49,22 @@ Gap = Annotated[
         help="Stop once (time - lower bound) / time is no more than this.",
     ),
 ]
-Threads = Annotated[int, typer.Option(min=1, metavar="N", help="Threads of one solve.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Threads of one solve.", show_default="2, if there are"),
+]
+Order = Annotated[
+    Literal["any", "base"],
+    typer.Option(help="base: ops run first in the order of the graph; any: better orders too."),
+]
+Moves = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Moves of the search, instead of as many as time allows: a result that repeats.",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same plan.")]
 Backend = Annotated[
     str, typer.Option(metavar="NAME", help="highs, ortools, cpsat or pulp[:SOLVER].")

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..solver.errors import InfeasibleError, NoPlanError
-from .options import Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
+from .options import (
+    Backend,
+    Gap,
+    GraphFile,
+    Json,
+    Moves,
+    Order,
+    Quiet,
+    Seed,
+    Threads,
+    TimeLimit,
+)
 from .progress import watch
 from .summary import plan_document, plan_rows
 from .target import writable
@@ -41,9 +52,11 @@ def solve(
     ] = "auto",
     time_limit: TimeLimit = 60.0,
     gap: Gap = 1e-4,
-    threads: Threads = 1,
+    threads: Threads = None,
     seed: Seed = 0,
     backend: Backend = "highs",
+    order: Order = "any",
+    moves: Moves = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -80,6 +93,8 @@ def solve(
                 threads=threads,
                 seed=seed,
                 backend=backend,
+                order=order,
+                moves=moves,
                 progress=progress,
             )
     except InfeasibleError as error:

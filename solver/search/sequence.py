@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
+from ..control import Control
+from ..graph import Graph, Op, Tensor
 from .anneal import Found
 from .evaluate import Arrays, arrays_of, cost
 from .moves import (
@@ -19,7 +22,7 @@ from .moves import (
     shift_stretch,
     take_back,
 )
-from .state import COUNT, TIME, Line, commit, empty_line, lay_out, peak_slot, read_out, roll_back
+from .state import TIME, Line, commit, empty_line, lay_out, peak_slot, read_out, roll_back
 
 if TYPE_CHECKING:
     import threading
@@ -27,14 +30,18 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ..control import Control
-    from ..graph import Graph
-
     Ints = npt.NDArray[np.int64]
 
 FIRST_PENALTY = 0.15
 CHUNK = 20_000  # moves between two looks at the clock, at most
 COOLING = 1e-3  # last temperature as a share of the first
+
+
+@njit(cache=True, nogil=True)
+def _run_of(line: Line, op: int, order: float) -> int:
+    """One of the runs of a recomputed op; not the first one if the order shall stay."""
+    first = 1 if order == 0.0 else 0
+    return int(np.random.randint(first, line.run_len[op]))  # noqa: NPY002
 
 
 @njit(cache=True, nogil=True)
@@ -57,12 +64,12 @@ def _propose(g: Arrays, line: Line, extra: Extra, over: bool, where: int, order:
         op = random_recomputed(line)
         if op < 0:
             return False
-        return take_back(g, line, extra, op, np.random.randint(line.run_len[op]))  # noqa: NPY002
+        return take_back(g, line, extra, op, _run_of(line, op, order))
     if kind < (0.3 if over else 0.6):  # exchange
         op = random_recomputed(line)
         if op < 0:
             return False
-        if not take_back(g, line, extra, op, np.random.randint(line.run_len[op])):  # noqa: NPY002
+        if not take_back(g, line, extra, op, _run_of(line, op, order)):
             return False
         at = where
         if np.random.random() < 0.5:  # noqa: NPY002
@@ -86,8 +93,10 @@ def _propose(g: Arrays, line: Line, extra: Extra, over: bool, where: int, order:
         op = random_recomputed(line)
         if op < 0:
             return False
-        return shift(g, line, extra, op, np.random.randint(line.run_len[op]), True)  # noqa: NPY002
-    # drop anything anywhere
+        return shift(g, line, extra, op, _run_of(line, op, order), True)
+    if len(extra.chance) == 0:
+        return False
+    # Drop anything anywhere.
     at = np.searchsorted(extra.chance, np.random.random() * extra.chance[-1])  # noqa: NPY002
     t = min(len(extra.chance) - 1, at)
     p = g.producer[t]
@@ -245,3 +254,11 @@ class SequenceSearch:
         found = tuple(best[1 : best[0] + 1].tolist())
         time, peak, _ = cost(self.arrays, best[1:], int(best[0]))
         return Found(found, int(time), int(peak))
+
+
+@functools.cache
+def compile_sequences() -> None:
+    """Compile, or load from numba's cache, what `SequenceSearch` runs."""
+    ops = tuple(Op(f"{i}", "", 1, (i - 1,) if i else (), (i,)) for i in range(4))
+    graph = Graph("warm-up", ops, tuple(Tensor(f"{i}", 1) for i in range(4)))
+    SequenceSearch(graph, 0).improve(range(4), 1, control=Control(), moves=1)

@@ -143,9 +143,7 @@ def last_use(line: Line, tensor: int, made: int, before: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _last_use(
-    use_ptr: Ints, uses: Ints, use_len: Ints, tensor: int, made: int, before: int
-) -> int:
+def _last_use(use_ptr: Ints, uses: Ints, use_len: Ints, tensor: int, made: int, before: int) -> int:
     first = use_ptr[tensor]
     low, high = first, first + use_len[tensor]
     while low < high:

@@ -1,0 +1,122 @@
+"""The sequence search as a companion of the integer programs, in a thread of its own.
+
+It looks for schedules where the programs do not: in other orders, and with several recomputations
+of an op between two ops of the base order. It takes nothing from the programs once it runs, so
+that the same seed and number of moves give the same schedule, however the threads are timed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from .sequence import SequenceSearch
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+    from ..incumbent import Incumbent
+    from .anneal import Found
+
+# First temperature in times of an average op, and share of moves that change the order only.
+CYCLES: tuple[tuple[float, float], ...] = ((0.75, 0.3), (4.0, 0.1), (0.75, 0.3), (2.0, 0.5))
+MOVES_PER_OP = 1500  # of the first cycle
+MOST_MOVES = 600_000
+
+
+class Beside:
+    """Cycles of annealing from given starts.
+
+    Parameters
+    ----------
+    graph, incumbent, seed
+        What is searched, whom finds are offered to, and the seed of the moves.
+    starts
+        Sequences to begin from; the first one is the best within the budget, if there is one.
+    any_order
+        Whether ops may change places.
+    moves
+        Moves of all cycles together; None: no end.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        incumbent: Incumbent,
+        seed: int,
+        starts: list[Found],
+        *,
+        any_order: bool = True,
+        moves: int | None = None,
+    ) -> None:
+        self._search = SequenceSearch(graph, seed * 1_000_003)
+        self._incumbent = incumbent
+        self._starts = starts
+        self._first = min(MOST_MOVES, MOVES_PER_OP * len(graph.ops))
+        self._any_order = any_order
+        self._left = moves
+        self._base_ns = int(graph.arrays.time.sum())
+        self._cycle = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def run(self, cycles: int | None = None) -> None:
+        """Run some more cycles here and now; None: until told to stop or time is up."""
+        last = None if cycles is None else self._cycle + cycles
+        while not self._over and (last is None or self._cycle < last):
+            self._one_cycle()
+
+    def start(self) -> None:
+        """Run until `stop` in a thread."""
+        self._thread = threading.Thread(target=self._guarded, daemon=True)
+        self._thread.start()
+
+    def stop(self, *, after_cycles: int = 0) -> None:
+        """Wait until that many cycles, or all moves that were given, are done; end the thread.
+
+        Raises
+        ------
+        Exception
+            What went wrong in the thread.
+        """
+        if self._thread is None:
+            return
+        while self._thread.is_alive() and not self._over:
+            if self._left is None and self._cycle >= after_cycles:
+                break
+            self._thread.join(0.02)
+        self._stop.set()
+        self._thread.join()
+        self._thread = None
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def _over(self) -> bool:
+        best = self._incumbent.best
+        perfect = best is not None and best.time <= self._base_ns
+        done = self._left is not None and self._left <= 0
+        return self._stop.is_set() or self._incumbent.control.over or perfect or done
+
+    def _guarded(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:  # handed to the thread that waits for this one
+            self._error = error
+
+    def _one_cycle(self) -> None:
+        heat, order = CYCLES[self._cycle % len(CYCLES)]
+        start = self._starts[self._cycle % len(self._starts)]
+        moves = self._first * 2 ** min(self._cycle, 4)
+        if self._left is not None:
+            moves = min(moves, self._left)
+            self._left -= moves
+        room = self._incumbent.room
+        found = self._search.improve(
+            start.computes, room, control=self._incumbent.control, moves=moves, heat=heat,
+            order=order if self._any_order else 0.0, stop=self._stop,
+        )  # fmt: skip
+        self._incumbent.offer(found, "sequence search")
+        if found.peak <= room and (self._starts[0].peak > room or found.time < start.time):
+            self._starts[0] = found
+        self._cycle += 1
