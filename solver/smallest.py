@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .baselines import BASELINES
 from .baselines.base import NotApplicableError
 from .control import Control
@@ -20,23 +22,50 @@ if TYPE_CHECKING:
 SEARCH_WORK = 60_000_000  # ops times moves
 
 
-def single_op_bound(graph: Graph) -> tuple[int, int]:
-    """Bytes (resident included) that no schedule in the base order can do without, and the op.
+def single_op_bound(graph: Graph, *, any_order: bool = False) -> tuple[int, int]:
+    """Bytes (resident included) that no schedule can do without, and the op that needs them.
 
-    While an op runs, its inputs, its outputs, its workspace and every output of the graph that came
-    before are in memory.
+    While an op runs, its inputs, its outputs, its workspace and every output of the graph that was
+    made before are in memory: in base order those of all ops that come before it, in any order
+    those of the ops that it depends on.
     """
     arrays = graph.arrays
-    pinned = 0
-    best, where = 0, -1
+    stays = arrays.output != 0
+    own = np.zeros(len(graph.ops), dtype=np.int64)
+    kept = np.zeros(len(graph.ops), dtype=np.int64)
     for op in range(len(graph.ops)):
         read, made = arrays.inputs(op), arrays.outputs(op)
-        own = arrays.size[read][arrays.output[read] == 0].sum() + arrays.size[made].sum()
-        during = int(own + arrays.workspace[op]) + pinned
-        if during > best:
-            best, where = during, op
-        pinned += int(arrays.size[made][arrays.output[made] != 0].sum())
+        own[op] = arrays.size[read][~stays[read]].sum() + arrays.size[made].sum()
+        own[op] += arrays.workspace[op]
+        kept[op] = arrays.size[made][stays[made]].sum()
+    if not any_order:
+        during = own + np.cumsum(kept) - kept
+        where = int(during.argmax()) if len(during) else -1
+        return (int(during[where]) if len(during) else 0) + graph.resident_bytes, where
+    best, where = int(kept.sum()), len(graph.ops) - 1  # at the end all outputs are there
+    makers = np.flatnonzero(kept)
+    bit = {int(op): 1 << place for place, op in enumerate(makers)}
+    before = _outputs_before(graph, bit)
+    for op in np.argsort(-own, kind="stable").tolist():
+        if own[op] + kept.sum() <= best:
+            break
+        mask = before[op]
+        during_op = int(own[op]) + sum(int(kept[i]) for i in makers if mask & bit[int(i)])
+        if during_op > best:
+            best, where = during_op, op
     return best + graph.resident_bytes, where
+
+
+def _outputs_before(graph: Graph, bit: dict[int, int]) -> list[int]:
+    """Per op, as a bit set: the ops with a `bit` that it depends on."""
+    arrays = graph.arrays
+    before: list[int] = []
+    for op in range(len(graph.ops)):
+        mask = 0
+        for p in set(arrays.producer[arrays.inputs(op)].tolist()):
+            mask |= before[p] | bit.get(p, 0)
+        before.append(mask)
+    return before
 
 
 def smallest_found(graph: Graph, seed: int, control: Control, seconds: float = 20.0) -> Found:

@@ -141,7 +141,8 @@ def solve(
         incumbent.raise_bound(lower_bound_ns, "given bound")
         if everything.peak_bytes <= budget_bytes:
             return plan(tuple(range(len(graph.ops))), everything.time_ns)
-        floor, op = single_op_bound(graph)
+        in_any = method == "auto" and order == "any"
+        floor, op = single_op_bound(graph, any_order=in_any)
         search = Search(graph, seed)
         starts = _starts(graph, search, budget_bytes, incumbent, start, seed=seed)
         if floor > budget_bytes:

@@ -22,7 +22,7 @@ from .moves import (
     shift_stretch,
     take_back,
 )
-from .state import TIME, Line, commit, empty_line, lay_out, peak_slot, read_out, roll_back
+from .state import TIME, Line, commit, empty_line, excess, lay_out, peak_slot, read_out, roll_back
 
 if TYPE_CHECKING:
     import threading
@@ -125,7 +125,7 @@ def _anneal(
         return -1, 0
     commit(line)
     time, peak = line.number[TIME], line.best[1]
-    value = time + penalty * max(0, peak - room)
+    value = time + penalty * excess(line, room)
     where = peak_slot(line)
     list_live(g, line, extra, where)
     refresh = max(64, len(g.time) // 4)
@@ -145,7 +145,7 @@ def _anneal(
             continue
         done += 1
         new_time, new_peak = line.number[TIME], line.best[1]
-        new_value = new_time + penalty * max(0, new_peak - room)
+        new_value = new_time + penalty * excess(line, room)
         temperature = hot * (cold / hot) ** (step / moves)
         change = new_value - value
         if change <= 0 or np.random.random() < np.exp(-change / temperature):  # noqa: NPY002
@@ -153,9 +153,9 @@ def _anneal(
             if new_peak != peak:
                 where = peak_slot(line)
             time, peak, value = new_time, new_peak, new_value
-            excess = max(0, peak - room)
-            if excess < key[0] or (excess == key[0] and time < key[1]):
-                key[0], key[1] = excess, time
+            over = max(0, peak - room)
+            if over < key[0] or (over == key[0] and time < key[1]):
+                key[0], key[1] = over, time
                 best[0] = read_out(line, best[1:])
         else:
             roll_back(g, line)
@@ -205,6 +205,7 @@ class SequenceSearch:
         moves: int,
         heat: float = 0.75,
         order: float = 0.3,
+        price: float | None = None,
         stop: threading.Event | None = None,
     ) -> Found:
         """Anneal from `computes` towards the fastest sequence within `room` bytes.
@@ -219,6 +220,9 @@ class SequenceSearch:
             First temperature in times of an average op.
         order
             Share of moves that only change the order; with 0 the order of first runs stays.
+        price
+            Fixed price of all bytes of `room` in times of the step; None: found on the way, so
+            that the search hovers at the budget and settles below it.
         """
         slots = len(self.line.op_at)
         current = np.zeros(slots + 1, dtype=np.int64)
@@ -227,7 +231,7 @@ class SequenceSearch:
         best = current.copy()
         time, peak, _ = cost(self.arrays, current[1:], len(computes))
         key = np.array([max(0, peak - room), time], dtype=np.int64)
-        penalty = FIRST_PENALTY * self.base_time / max(1, room)
+        penalty = (price or FIRST_PENALTY) * self.base_time / max(1, room)
         hottest = heat * self.base_time / len(self.graph.ops)
         done = 0
         chunk = max(500, min(CHUNK, moves // 20))
@@ -246,6 +250,8 @@ class SequenceSearch:
                 continue
             self.moves_done += ran
             done += chunk
+            if price is not None:
+                continue
             high, low = (0.6, 0.3) if share < 0.7 else (0.3, 0.1)
             if above > high * chunk:
                 penalty *= 1.2

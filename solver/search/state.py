@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RUNS = 32  # executions of one op at most
 SPREAD = 8  # slots per op at least
+STRETCHES = 64  # parts of the line whose peaks are told apart; a power of two, no more than slots
 
 TIME, COUNT, MULTI, JOURNAL = 0, 1, 2, 3
 
@@ -109,6 +110,23 @@ def bump(total: Ints, best: Ints, slot: int, change: int) -> None:
         total[node] = total[left] + total[left + 1]
         best[node] = max(best[left], total[left] + best[left + 1])
         node >>= 1
+
+
+@njit(cache=True, nogil=True)
+def excess(line: Line, room: int) -> int:
+    """Bytes above `room`, summed over the peaks of `STRETCHES` equal stretches of the line.
+
+    The highest peak alone would not reward lowering one of several.
+    """
+    total, best = line.total, line.best
+    if best[1] <= room:
+        return 0
+    over = 0
+    before = 0
+    for node in range(STRETCHES, 2 * STRETCHES):
+        over += max(0, before + best[node] - room)
+        before += total[node]
+    return over
 
 
 @njit(cache=True, nogil=True)
