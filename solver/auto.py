@@ -48,12 +48,16 @@ def auto(
     else:
         beside.run(cycles)
     try:
-        return _in_order(
+        possible = _in_order(
             graph, search, starts, incumbent, budget_bytes, gap=gap, backend=backend,
             threads=max(1, threads - 1), seed=seed,
         )  # fmt: skip
     finally:
         beside.stop(after_cycles=cycles)
+    if incumbent.best is None and any_order:
+        found = smallest_found(graph, seed, incumbent.control, target=incumbent.room)
+        incumbent.offer(found, "smallest peak")
+    return possible
 
 
 def _in_order(
@@ -77,8 +81,10 @@ def _in_order(
     )  # fmt: skip
     incumbent.offer(found, "local search")
     if incumbent.in_order is None:  # a tight budget: aim at the peak alone
-        limit = 0.4 * incumbent.control.remaining
-        incumbent.offer(smallest_found(graph, seed, incumbent.control, limit), "smallest peak")
+        found = smallest_found(
+            graph, seed, incumbent.control.part(0.4), any_order=False, target=incumbent.room
+        )
+        incumbent.offer(found, "smallest peak")
     if incumbent.gap <= gap:
         return True
     return refine(graph, budget_bytes, incumbent, search, backend=backend, gap=gap,

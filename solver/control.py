@@ -44,6 +44,15 @@ class Control:
         """True once the time has passed or Ctrl-C was pressed."""
         return self.remaining <= 0.0
 
+    def part(self, share: float = 1.0, *, most: float = float("inf")) -> Control:
+        """A control of its own for a `share` of what is left, at `most` so many seconds.
+
+        Ctrl-C reaches it through this one.
+        """
+        part = Control(min(most, share * self.remaining))
+        part.interrupt = self.interrupt
+        return part
+
     @contextlib.contextmanager
     def catching_interrupts(self) -> Iterator[None]:
         """Turn the first Ctrl-C into `interrupt`; a second one raises `KeyboardInterrupt`.

@@ -11,6 +11,7 @@ from .baselines.base import NotApplicableError
 from .control import Control
 from .schedule import Schedule
 from .search.anneal import Search
+from .search.sequence import SequenceSearch
 from .simulate import simulate
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from .graph import Graph
     from .search.anneal import Found
 
-SEARCH_WORK = 60_000_000  # ops times moves
+MOVES_PER_OP, MOST_MOVES = 1000, 400_000
 
 
 def single_op_bound(graph: Graph, *, any_order: bool = False) -> tuple[int, int]:
@@ -68,29 +69,43 @@ def _outputs_before(graph: Graph, bit: dict[int, int]) -> list[int]:
     return before
 
 
-def smallest_found(graph: Graph, seed: int, control: Control, seconds: float = 20.0) -> Found:
+def smallest_found(
+    graph: Graph,
+    seed: int,
+    control: Control,
+    *,
+    any_order: bool = True,
+    target: int | None = None,
+) -> Found:
     """The schedule with the smallest peak that annealing finds from the best heuristic.
 
     The same seed gives the same schedule, time permitting: a budget that was found here once is
     found again.
+
+    Parameters
+    ----------
+    any_order
+        Whether ops may change places.
+    target
+        Bytes without resident ones that are small enough; None: what single ops need.
     """
-    search = Search(graph, seed)
-    starts = [search.measure(range(len(graph.ops)))]
-    starts += [found for _, found in baseline_starts(graph, search, None, control)]
+    measure = Search(graph, seed)
+    starts = [measure.measure(range(len(graph.ops)))]
+    starts += [found for _, found in baseline_starts(graph, measure, None, control)]
     best = min(starts, key=lambda found: (found.peak, found.time))
-    floor, _ = single_op_bound(graph)
-    target = floor - graph.resident_bytes
-    moves = min(SEARCH_WORK // max(1, len(graph.ops)), 400 * len(search.movable))
-    moves = max(2000, moves)
-    for _ in range(2):
-        if control.over:
+    if target is None:
+        target = single_op_bound(graph, any_order=any_order)[0] - graph.resident_bytes
+    search = SequenceSearch(graph, seed)
+    moves = min(MOST_MOVES, MOVES_PER_OP * len(graph.ops))
+    # Warm enough to leave plateaus, bytes dear enough that time hardly counts; then gently on.
+    for heat, order in ((10.0, 0.0), (10.0, 0.3), (1.0, 0.1)):
+        if control.over or best.peak <= target:
             break
-        _, found = search.improve(
-            search.rule_of(best.computes), target, control=control, seconds=seconds / 2,
-            moves=moves // 2, heat=1e-2,
+        found = search.improve(
+            best.computes, target, control=control, moves=moves, heat=heat,
+            order=order if any_order else 0.0, price=10.0,
         )  # fmt: skip
-        if found is not None and found.peak < best.peak:
-            best = found
+        best = min(best, found, key=lambda one: (one.peak, one.time))
     return best
 
 
@@ -121,5 +136,5 @@ def smallest_budget(graph: Graph, *, time_limit: float = 20.0, seed: int = 0) ->
 
     An upper bound on what can be reached; `single_op_bound` is the lower one.
     """
-    found = smallest_found(graph, seed, Control(time_limit), time_limit)
+    found = smallest_found(graph, seed, Control(time_limit))
     return found.peak + graph.resident_bytes

@@ -12,7 +12,7 @@ from .baselines import BASELINES, compile_heuristics
 from .blocks.plan import compile_blocks, plan_blocks
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
-from .incumbent import Incumbent
+from .incumbent import Incumbent, keeps_order
 from .milp.backends import backend as backend_named
 from .milp.problem import Outcome
 from .milp.staged import build
@@ -144,9 +144,10 @@ def solve(
         in_any = method == "auto" and order == "any"
         floor, op = single_op_bound(graph, any_order=in_any)
         search = Search(graph, seed)
-        starts = _starts(graph, search, budget_bytes, incumbent, start, seed=seed)
+        starts = _starts(graph, search, budget_bytes, incumbent, start, seed=seed, any_order=in_any)
         if floor > budget_bytes:
-            raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True, op=op)
+            raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True,
+                              any_order=in_any, op=op)  # fmt: skip
         if method == "auto":
             possible = auto(graph, search, starts, incumbent, budget_bytes, gap=gap,
                             backend=backend_named(backend), threads=threads, seed=seed,
@@ -156,7 +157,9 @@ def solve(
                                       backend=backend, threads=threads, seed=seed)  # fmt: skip
         if incumbent.best is None:
             if not possible:
-                raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True)
+                # That no schedule in the base order fits says nothing of other orders.
+                raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=not in_any,
+                                  any_order=in_any)  # fmt: skip
             if control.interrupt.is_set():
                 raise KeyboardInterrupt
             raise _none_in_time(graph, incumbent, budget_bytes, time_limit)
@@ -171,13 +174,16 @@ def _starts(
     start: Plan | None,
     *,
     seed: int,
+    any_order: bool,
 ) -> list[Found]:
     starts = [search.measure(range(len(graph.ops)))]
     if start is not None:
         if start.graph_hash != graph.structure_hash:
             raise InputError(f"the plan to start from is for another graph ({start.graph_name})")
-        starts.append(search.measure(start.schedule.computes()))
-        incumbent.offer(starts[-1], "given plan")
+        given = search.measure(start.schedule.computes())
+        if any_order or keeps_order(given.computes):
+            starts.append(given)
+            incumbent.offer(given, "given plan")
     for name, found in baseline_starts(graph, search, budget_bytes, incumbent.control):
         incumbent.offer(found, name)
         starts.append(found)
@@ -205,7 +211,8 @@ def _whole_program(
 
     free = free_tensors(graph, incumbent.room, 0.0)
     program = build(graph, budget_bytes, every_op(graph), free)
-    start = None if incumbent.best is None else program.start_values(incumbent.best.computes)
+    known = incumbent.in_order
+    start = None if known is None else program.start_values(known.computes)
     answer = backend_named(backend).solve(
         program.problem, control=incumbent.control, time_limit=incumbent.control.remaining,
         gap=gap / 2, threads=threads, seed=seed, start=start,
@@ -251,19 +258,21 @@ def _infeasible(
     *,
     seed: int,
     proven: bool,
+    any_order: bool,
     op: int = -1,
 ) -> InfeasibleError:
     """Find the smallest budget that can be reached, and say it."""
-    limit = min(15.0, max(2.0, incumbent.control.remaining))
-    control = Control(limit)
+    control = Control(min(15.0, max(2.0, incumbent.control.remaining)))
     control.interrupt = incumbent.control.interrupt
-    found = smallest_found(graph, seed, control, limit)
+    found = smallest_found(graph, seed, control, any_order=any_order)
     smallest = found.peak + graph.resident_bytes
     setter = limiting_op(graph, found.computes)
-    floor, floor_op = single_op_bound(graph)
+    floor, floor_op = single_op_bound(graph, any_order=any_order)
     reason = ""
     if op >= 0:
         reason = f"; {graph.ops[floor_op].name} alone needs {format_bytes(floor)} ({floor} B)"
+    if not proven:
+        reason = " in the base order, and none was found in another"
     return InfeasibleError(
         f"no schedule fits {format_bytes(budget_bytes)} ({budget_bytes} B){reason}; the smallest "
         f"budget found is {format_bytes(smallest)} ({smallest} B, "

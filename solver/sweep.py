@@ -36,7 +36,7 @@ def sweep(
     *,
     time_limit: float = 60.0,
     gap: float = 1e-4,
-    threads: int = 1,
+    threads: int | None = None,
     seed: int = 0,
     backend: str = "highs",
     progress: Progress | None = None,

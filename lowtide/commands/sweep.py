@@ -37,7 +37,7 @@ def sweep(
     ] = None,
     time_limit: TimeLimit = 60.0,
     gap: Gap = 1e-4,
-    threads: Threads = 1,
+    threads: Threads = None,
     seed: Seed = 0,
     backend: Backend = "highs",
     json: Json = False,
