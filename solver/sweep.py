@@ -8,7 +8,7 @@ begins with the plan of its neighbour and ends early where the neighbours' resul
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .assemble import Origin, assemble
 from .comparison import INFEASIBLE, NO_PLAN, Comparison, Row
@@ -39,6 +39,8 @@ def sweep(
     threads: int | None = None,
     seed: int = 0,
     backend: str = "highs",
+    order: Literal["any", "base"] = "any",
+    moves: int | None = None,
     progress: Progress | None = None,
     on_row: Callable[[Row, int], None] | None = None,
 ) -> Comparison:
@@ -54,7 +56,7 @@ def sweep(
         recomputation.
     time_limit
         Seconds for each budget at most.
-    gap, threads, seed, backend, progress
+    gap, threads, seed, backend, order, moves, progress
         As `solve` takes them.
     on_row
         Called with each row as its solve ends, and with how many there will be. Later solves can
@@ -87,8 +89,8 @@ def sweep(
                 try:
                     plan = solve(
                         graph, point.budget_bytes, method=METHOD, time_limit=time_limit, gap=gap,
-                        threads=threads, seed=seed, backend=backend, progress=progress,
-                        start=curve.start(point), lower_bound_ns=point.bound_ns,
+                        threads=threads, seed=seed, backend=backend, order=order, moves=moves,
+                        progress=progress, start=curve.start(point), lower_bound_ns=point.bound_ns,
                     )  # fmt: skip
                 except InfeasibleError as error:
                     curve.miss(point, error, 0.0)

@@ -3,9 +3,9 @@
     python -m experiments.gain [--only MODEL ...] [--budgets 80%,60%] [--time-limit S] [--json]
 
 Six training steps of full size, captured without allocating them, times from the roofline model;
-the overhead of every method at the same budget, one thread. `search` is local search alone with as
-much time as `auto`; `gain` is how many points of the step's time `auto` saves against the best
-heuristic. --graphs keeps the captured graphs in a folder for the next run.
+the overhead of every method at the same budget. `search` is the sequence search of `auto` alone,
+without integer programs, for the same time; `gain` is how many points of the step's time `auto`
+saves against the best heuristic. --graphs keeps the captured graphs in a folder for the next run.
 """
 
 from __future__ import annotations

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import lowtide
 from lowtide.solver.assemble import Origin, assemble
 from lowtide.solver.control import Control
+from lowtide.solver.incumbent import Incumbent
+from lowtide.solver.progress import Silent
 from lowtide.solver.search.anneal import Search
+from lowtide.solver.search.beside import Beside
 from lowtide.solver.smallest import baseline_starts
 from lowtide.solver.units import parse_budget
 
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lowtide.solver import comparison
-    from lowtide.solver.search.anneal import Found
 
 BUDGETS = ("80%", "60%", "40%", "25%")
 HEURISTICS = ("sqrt_n", "per_block", "greedy")
@@ -35,8 +37,8 @@ class Row:
     budget, budget_bytes
         The budget: resident bytes plus a percentage of what the rest takes without recomputation.
     method
-        A heuristic; `search`: local search from the best of them, for as long as `auto` may take;
-        `auto`.
+        A heuristic; `search`: the sequence search from the best of them, for as long as `auto` may
+        take; `auto`.
     overhead
         Extra time as a fraction of the step; None where the method misses the budget.
     bound, gap
@@ -86,29 +88,21 @@ def study(
 
 
 def search_only(model: str, graph: lowtide.Graph, budget: str, time_limit: float) -> Row:
-    """Local search alone, from the best heuristic, until the time is over."""
+    """The sequence search alone, from the best heuristic, until the time is over."""
     base = lowtide.simulate(graph, lowtide.Schedule.keep_everything(graph))
     amount = parse_budget(budget, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes)
-    room = amount - graph.resident_bytes
     control = Control(time_limit)
+    incumbent = Incumbent(amount - graph.resident_bytes, base.time_ns, control, Silent())
     search = Search(graph, 0)
     starts = [search.measure(range(len(graph.ops)))]
     starts += [found for _, found in baseline_starts(graph, search, amount, control)]
-
-    def key(found: Found) -> tuple[int, int]:
-        return (0, found.time) if found.peak <= room else (1, found.peak)
-
-    best = min(starts, key=key)
-    while not control.over:
-        moves = max(2000, 30_000_000 // len(graph.ops))
-        _, found = search.improve(
-            search.rule_of(best.computes), room, control=control, seconds=control.remaining,
-            moves=moves,
-        )  # fmt: skip
-        if found is not None:
-            best = min(best, found, key=key)
+    for found in starts:
+        incumbent.offer(found, "heuristic")
+    first = incumbent.best or min(starts, key=lambda found: found.peak)
+    Beside(graph, incumbent, 0, [first, starts[0]]).run()
+    best = incumbent.best
     facts = (model, len(graph.ops), budget, amount, SEARCH)
-    if best.peak > room:
+    if best is None:
         return Row(*facts, None, None, None, control.elapsed, "no plan in time")
     plan = assemble(graph, amount, best.computes, Origin(SEARCH, 0, 1, control.elapsed))
     return Row(*facts, plan.overhead, None, None, plan.solve_seconds, plan.status.value)

@@ -3,7 +3,7 @@
     python -m experiments.published [--only PATTERN ...] [--time-limit S] [--results FILE] [--json]
 
 Instances and published.json are read from the folder that LOWTIDE_INSTANCES names, by default
-../shared/graphs beside the repository. One thread. `below` means less overhead than the best
+../shared/graphs beside the repository. Two threads. `below` means less overhead than the best
 published plan that keeps within the budget, `equal` within half of its last printed digit (or what
 its solver left open), `only ours` that nobody reported one, `not comparable` that a published batch
 is larger than single ops allow here. With --results every row is saved as it
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="for each row")
     parser.add_argument("--gap", type=float, default=1e-4, help="gap at which a solve stops")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2, help="of each solve")
     parser.add_argument("--results", type=Path, metavar="FILE", help="save rows, and go on there")
     parser.add_argument("--fresh", action="store_true", help="measure known rows again")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")

@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True):
     time_limit: float
     gap: float = 1e-4
     seed: int = 0
-    threads: int = 1
+    threads: int = 2
 
 
 class Row(msgspec.Struct, frozen=True):

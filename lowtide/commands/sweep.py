@@ -10,7 +10,19 @@ import typer
 from ..solver.errors import InfeasibleError, InputError
 from ..solver.units import expand_budgets
 from .compare import INTERRUPTED, comparison_document, outcome, percent, status
-from .options import BUDGETS_HELP, Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
+from .options import (
+    BUDGETS_HELP,
+    Backend,
+    Gap,
+    GraphFile,
+    Json,
+    Moves,
+    Order,
+    Quiet,
+    Seed,
+    Threads,
+    TimeLimit,
+)
 from .progress import spinner
 from .target import writable
 from .terminal import Terminal, aligned, stdout_to_stderr
@@ -40,6 +52,8 @@ def sweep(
     threads: Threads = None,
     seed: Seed = 0,
     backend: Backend = "highs",
+    order: Order = "any",
+    moves: Moves = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -89,6 +103,8 @@ def sweep(
             threads=threads,
             seed=seed,
             backend=backend,
+            order=order,
+            moves=moves,
             on_row=on_row,
         )
     if output is not None:
