@@ -10,28 +10,73 @@ Between rounds the realised schedule is polished by local search, which gives th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .milp.problem import Outcome
+from .milp.problem import INF, Answer, Outcome
+from .milp.root import strengthen
 from .milp.staged import build
-from .milp.stages import cut_after, free_tensors, split_at, whole
-from .schedule import Schedule
-from .simulate import simulate
+from .milp.stages import cut_after, free_tensors, merge_at, split_at, whole
+from .milp.starts import start_values
+from .options import EVERYTHING
+from .slots import Peaks, refined, slack_cuts
+from .windows import Windows
 
 if TYPE_CHECKING:
     from .graph import Graph
     from .incumbent import Incumbent
-    from .milp.problem import Backend
+    from .milp.problem import Backend, Floats
     from .milp.staged import StagedProgram
     from .milp.stages import Stage
+    from .options import Techniques
     from .search.anneal import Found, Search
 
 # Share of the budget in small tensors that the program leaves out; refined away if it matters.
 SHARES = (1e-4, 0.0)
 POLISH_WORK = 5_000_000  # ops times moves of one polish, about a second
+SLACK_ROUNDS = 3  # until a slack cut is taken out
+FEW_STAGES = 4  # with fewer, windows are not worth it yet
+EARLY = 0.1  # of the time that is left, for an early program
+ROUGH = 0.15  # an early program is solved to this part of the gap that is left
+
+
+@dataclass
+class Refinement:
+    """Where a refinement stands; a later one, for a smaller budget, can go on from there.
+
+    Attributes
+    ----------
+    stages
+        The cut.
+    share
+        Index into SHARES.
+    bound_ns
+        Proven for `budget_bytes` and everything below it.
+    slack
+        Rounds in which the cut after an op had memory to spare; -1: merged before, not again.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    share: int = 0
+    bound_ns: int = 0
+    budget_bytes: int = -1
+    slack: dict[int, int] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did, for studies: sizes, bounds in ns, seconds."""
+
+    stages: int
+    columns: int
+    rows: int
+    fixed: int
+    root_ns: int
+    bound_ns: int
+    seconds: float
 
 
 def refine(
@@ -44,176 +89,214 @@ def refine(
     gap: float,
     threads: int,
     seed: int,
+    techniques: Techniques = EVERYTHING,
+    state: Refinement | None = None,
 ) -> bool:
-    """Close the gap as far as time allows; False if no schedule of the class meets the budget."""
-    control = incumbent.control
-    stages = whole(graph)
-    if len(stages) == 1:
-        slot = _Peaks(graph, search.measure(range(len(graph.ops)))).worst(stages, 0)
-        stages = stages if slot is None else slot.cut(stages)
-    share, stalled = 0, False
-    free = free_tensors(graph, incumbent.room, SHARES[share])
-    while not control.over:
-        program = build(graph, budget_bytes, stages, free)
-        known = incumbent.in_order
-        start = None if known is None else program.start_values(known.computes)
-        limit = _round_limit(incumbent, stalled)
-        answer = backend.solve(
-            program.problem, control=control, time_limit=limit, gap=gap / 4, threads=threads,
-            seed=seed, start=start,
-        )  # fmt: skip
-        if answer.outcome == Outcome.INFEASIBLE:
-            return incumbent.best is not None
-        if math.isfinite(answer.bound):
-            incumbent.raise_bound(program.bound_ns(answer.bound), f"bound, {len(stages)} stages")
-        realised = None
-        if answer.values is not None:
-            firsts = np.array([stage.first for stage in stages], dtype=np.int64)
-            carried, again = program.carried(answer.values), program.again(answer.values)
-            realised = search.realise_carried(firsts, carried, again)
-            incumbent.offer(realised, "integer program")
-        if incumbent.gap <= gap:
-            return True
-        _polish(graph, incumbent, search, realised)
-        if incumbent.gap <= gap:
-            return True
-        finer = stages
-        if realised is not None and answer.values is not None:
-            finer = _refined(graph, incumbent, program, answer.values, realised)
-        stalled = finer == stages
-        if stalled:
-            if answer.outcome == Outcome.OPTIMAL:
-                if share + 1 == len(SHARES):
+    """Close the gap as far as time allows; False if no schedule of the class meets the budget.
+
+    `state` is read and written: given again with a smaller budget, its cut is where that one
+    begins, and its bound holds.
+    """
+    state = Refinement() if state is None else state
+    if state.budget_bytes >= budget_bytes:
+        incumbent.raise_bound(state.bound_ns, "bound of a larger budget")
+    loop = _Refine(graph, budget_bytes, incumbent, search, backend, gap, threads, seed,
+                   techniques, state)  # fmt: skip
+    possible = loop.run()
+    state.bound_ns, state.budget_bytes = incumbent.bound_ns, budget_bytes
+    return possible
+
+
+class _Refine:
+    def __init__(
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        incumbent: Incumbent,
+        search: Search,
+        backend: Backend,
+        gap: float,
+        threads: int,
+        seed: int,
+        techniques: Techniques,
+        state: Refinement,
+    ) -> None:
+        self.graph = graph
+        self.budget_bytes = budget_bytes
+        self.incumbent = incumbent
+        self.control = incumbent.control
+        self.search = search
+        self.backend = backend
+        self.gap = gap
+        self.threads = threads
+        self.seed = seed
+        self.techniques = techniques
+        self.state = state
+        self.stalled = False
+        self.windows = Windows(graph, budget_bytes, incumbent, search, backend, techniques, seed,
+                               self._near)  # fmt: skip
+        if not state.stages:
+            state.stages = self._first_cut()
+        self.free = free_tensors(graph, incumbent.room, SHARES[state.share])
+
+    def run(self) -> bool:
+        incumbent, state = self.incumbent, self.state
+        while not self.control.over:
+            begun = self.control.elapsed
+            program = build(self.graph, self.budget_bytes, state.stages, self.free)
+            answer = self._solve(program, begun)
+            if answer.outcome == Outcome.INFEASIBLE and incumbent.best is None:
+                return False
+            if incumbent.gap <= self.gap:
+                return True
+            realised = None
+            if answer.values is not None:
+                firsts = np.array([stage.first for stage in state.stages], dtype=np.int64)
+                carried, again = program.carried(answer.values), program.again(answer.values)
+                realised = self.search.realise_carried(firsts, carried, again)
+                incumbent.offer(realised, "integer program")
+            hints: tuple[Stage, ...] = ()
+            if self.techniques.polish:
+                self._polish(realised)
+            if incumbent.gap <= self.gap:
+                return True
+            if self.techniques.windows and len(state.stages) > FEW_STAGES:
+                hints = self._search_windows()
+            if incumbent.gap <= self.gap:
+                return True
+            finer = state.stages
+            if realised is not None and answer.values is not None:
+                finer = refined(program, answer.values, realised, incumbent.room,
+                                several=self.techniques.several)  # fmt: skip
+            for stage in hints:
+                finer = (
+                    split_at(finer, stage.first) if stage.exact else cut_after(finer, stage.last)
+                )
+            if finer != state.stages:
+                if self.techniques.merge and answer.values is not None:
+                    finer = self._merged(program, answer.values, finer)
+                state.stages, self.stalled = finer, False
+            elif self.stalled and answer.outcome == Outcome.OPTIMAL:
+                if state.share + 1 == len(SHARES):
                     return True
-                share += 1
-                free = free_tensors(graph, incumbent.room, SHARES[share])
-            continue
-        stages = finer
-    return True
+                state.share += 1
+                self.free = free_tensors(self.graph, incumbent.room, SHARES[state.share])
+            else:
+                self.stalled = True
+        return True
 
-
-def _round_limit(incumbent: Incumbent, stalled: bool) -> float:
-    """Seconds for one integer program: a good part of what is left, all of it at the last cut."""
-    remaining = incumbent.control.remaining
-    if stalled:
-        return remaining
-    return min(remaining, max(5.0, 0.4 * remaining))
-
-
-def _polish(graph: Graph, incumbent: Incumbent, search: Search, realised: Found | None) -> None:
-    """Local search from the realised schedule, then from the best one if that is another."""
-    moves = max(1000, min(POLISH_WORK // max(1, len(graph.ops)), 100 * len(search.movable)))
-    for start in (realised, incumbent.in_order):
-        if start is None or incumbent.control.over:
-            continue
-        _, found = search.improve(
-            search.rule_of(start.computes), incumbent.room, control=incumbent.control,
-            seconds=5.0, moves=moves, heat=1e-4,
-        )  # fmt: skip
-        incumbent.offer(found, "local search")
-        if realised is incumbent.in_order:
-            return
-
-
-def _refined(
-    graph: Graph,
-    incumbent: Incumbent,
-    program: StagedProgram,
-    values: np.ndarray[tuple[int], np.dtype[np.float64]],
-    realised: Found,
-) -> tuple[Stage, ...]:
-    """Split where the realised schedule is above the budget or dearer than the program thought."""
-    stages = program.stages
-    finer = stages
-    if realised.peak > incumbent.room:
-        peaks = _Peaks(graph, realised)
-        first = peaks.worst(stages, incumbent.room)
-        if first is not None:
-            finer = first.cut(finer)
-            peaks.forget_around(first.op, max(4, len(graph.ops) // 20))
-            second = peaks.worst(finer, incumbent.room)
-            if second is not None:
-                finer = second.cut(finer)
-    if finer != stages:
-        return finer
-    planned = program.recompute_ns(values)
-    extra, ops = _recomputed_per_stage(graph, realised, stages)
-    order = sorted(range(len(stages)), key=lambda k: planned[k] - extra[k])
-    for k in order:
-        if not stages[k].exact and extra[k] > planned[k] and stages[k].first < stages[k].last:
-            return split_at(stages, ops[k])
-    return stages
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """A place above the budget: a base op, or the recomputations before it."""
-
-    op: int
-    before: bool
-
-    def cut(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        """The end of a stage bounds memory during its last op; recomputations need an exact one."""
-        return split_at(stages, self.op) if self.before else cut_after(stages, self.op)
-
-
-class _Peaks:
-    """Peaks of a schedule (resident bytes not counted) during base ops, and before them."""
-
-    def __init__(self, graph: Graph, found: Found) -> None:
-        simulation = simulate(graph, Schedule.from_computes(graph, found.computes))
-        resident = graph.resident_bytes
-        self.during = np.zeros(len(graph.ops), dtype=np.int64)
-        self.before = np.zeros(len(graph.ops), dtype=np.int64)
-        high, seen = 0, set()
-        for op, live in zip(simulation.ops, simulation.during_bytes, strict=True):
-            if op in seen:
-                high = max(high, live - resident)
+    def _merged(
+        self, program: StagedProgram, values: Floats, finer: tuple[Stage, ...]
+    ) -> tuple[Stage, ...]:
+        """Without cuts that were slack in several rounds; no cut is taken out twice."""
+        slack = self.state.slack
+        for op in slack_cuts(program, values):
+            if slack.get(op, 0) < 0:
                 continue
-            seen.add(op)
-            self.during[op], self.before[op] = live - resident, high
-            high = 0
+            slack[op] = slack.get(op, 0) + 1
+            if slack[op] >= SLACK_ROUNDS:
+                finer = merge_at(finer, op)
+                slack[op] = -1
+        return finer
 
-    def worst(self, stages: tuple[Stage, ...], limit: int) -> _Slot | None:
-        """The highest peak above `limit` bytes that the cut does not follow exactly yet."""
-        for stage in stages:
-            self.during[stage.last] = 0
-            if stage.exact:
-                self.before[stage.first] = 0
-        slots = [
-            (int(peaks.max()), _Slot(int(peaks.argmax()), before))
-            for peaks, before in ((self.during, False), (self.before, True))
-        ]
-        peak, slot = max(slots, key=lambda pair: pair[0])
-        return slot if peak > limit else None
+    def _first_cut(self) -> tuple[Stage, ...]:
+        stages = whole(self.graph)
+        if len(stages) > 1:
+            return stages
+        base = self.search.measure(range(len(self.graph.ops)))
+        slot = Peaks(self.graph, base).worst(stages, 0)
+        return stages if slot is None else slot.cut(stages)
 
-    def forget_around(self, op: int, distance: int) -> None:
-        """Leave out what is near `op`."""
-        for peaks in (self.during, self.before):
-            peaks[max(0, op - distance) : op + distance + 1] = 0
+    def _solve(self, program: StagedProgram, begun: float) -> Answer:
+        """One round's linear and integer programs; raises the bound."""
+        incumbent, techniques = self.incumbent, self.techniques
+        cutoff = INF
+        if incumbent.best is not None:
+            aim = incumbent.best.time * (1.0 - 0.9 * self.gap)
+            cutoff = aim / program.ns_per_unit
+        limit = self._limit()
+        fixed, root_bound, interior = 0, -INF, None
+        if techniques.chain_cuts or techniques.interior_rows or techniques.fixing:
+            root = strengthen(program, control=self.control, time_limit=limit, cutoff=cutoff,
+                              techniques=techniques)  # fmt: skip
+            fixed, root_bound, interior = root.fixed, root.bound, root.interior
+            self._raise(program, root.bound)
+            if root.outcome == Outcome.INFEASIBLE or root.bound >= cutoff:
+                self._note(program, fixed, root_bound, begun)
+                self._raise(program, cutoff)
+                return Answer(Outcome.INFEASIBLE, None, INF, INF)
+        gap = self.gap / 4
+        if techniques.rough and not self.stalled and incumbent.best is not None:
+            left = (incumbent.best.time - incumbent.bound_ns) / incumbent.best.time
+            gap = max(gap, ROUGH * left)
+        start = None
+        use_cutoff = techniques.cutoff
+        if techniques.mip_start and not use_cutoff and incumbent.in_order is not None:
+            start = start_values(program, incumbent.in_order.computes, interior)
+        answer = self.backend.solve(
+            program.problem, control=self.control, time_limit=limit, gap=gap,
+            threads=self.threads, seed=self.seed, start=start,
+            cutoff=cutoff if use_cutoff else INF,
+        )  # fmt: skip
+        self._raise(program, min(answer.bound, cutoff))
+        self._note(program, fixed, root_bound, begun)
+        return answer
 
+    def _raise(self, program: StagedProgram, bound: float) -> None:
+        if math.isfinite(bound):
+            note = f"bound, {len(program.stages)} stages"
+            self.incumbent.raise_bound(program.bound_ns(bound), note)
 
-def _recomputed_per_stage(
-    graph: Graph, found: Found, stages: tuple[Stage, ...]
-) -> tuple[list[int], list[int]]:
-    """Nanoseconds of recomputation per stage, and the base op that the most of it precedes."""
-    firsts = np.array([stage.first for stage in stages])
-    time = graph.arrays.time
-    per_op = np.zeros(len(graph.ops), dtype=np.int64)
-    seen: set[int] = set()
-    pending = 0
-    for op in found.computes:
-        if op in seen:
-            pending += int(time[op])
-            continue
-        seen.add(op)
-        per_op[op] = pending
-        pending = 0
-    totals, ops = [], []
-    for k, stage in enumerate(stages):
-        end = int(firsts[k + 1]) if k + 1 < len(stages) else len(graph.ops)
-        part = per_op[stage.first : end]
-        totals.append(int(part.sum()))
-        # Splitting at the first op of a stage changes little; take the latest with the most.
-        ops.append(stage.first + len(part) - 1 - int(part[::-1].argmax()))
-    return totals, ops
+    def _note(self, program: StagedProgram, fixed: int, root_bound: float, begun: float) -> None:
+        self.state.rounds.append(
+            Round(
+                stages=len(program.stages),
+                columns=len(program.builder.cost),
+                rows=len(program.builder.row_lower),
+                fixed=fixed,
+                root_ns=program.bound_ns(root_bound) if math.isfinite(root_bound) else 0,
+                bound_ns=self.incumbent.bound_ns,
+                seconds=self.control.elapsed - begun,
+            )
+        )
+
+    def _limit(self) -> float:
+        """Seconds for one program: some of what is left, all of it where no finer cut is known."""
+        remaining = self.control.remaining
+        if self.stalled:
+            return remaining
+        return min(remaining, max(4.0, (EARLY if self.techniques.rough else 0.4) * remaining))
+
+    def _polish(self, realised: Found | None) -> None:
+        """Local search from the realised schedule, then from the best one if that is another."""
+        search, incumbent = self.search, self.incumbent
+        moves = max(1000, min(POLISH_WORK // len(self.graph.ops), 100 * len(search.movable)))
+        for start in (realised, incumbent.in_order):
+            if start is None or self.control.over:
+                continue
+            _, found = search.improve(
+                search.rule_of(start.computes), incumbent.room, control=self.control,
+                seconds=5.0, moves=moves, heat=1e-4,
+            )  # fmt: skip
+            incumbent.offer(found, "local search")
+            if realised is incumbent.in_order:
+                return
+
+    def _near(self, found: Found) -> Found | None:
+        """A short local search from a schedule of a window."""
+        search = self.search
+        moves = max(500, min(POLISH_WORK // 5 // len(self.graph.ops), 20 * len(search.movable)))
+        return search.improve(
+            search.rule_of(found.computes), self.incumbent.room, control=self.control,
+            seconds=1.0, moves=moves, heat=3e-5,
+        )[1]  # fmt: skip
+
+    def _search_windows(self) -> tuple[Stage, ...]:
+        """Windows: one a round, two when the last program was stalled; returns cuts they need."""
+        hints: tuple[Stage, ...] = ()
+        for _ in range(2 if self.stalled else 1):
+            if self.incumbent.gap <= self.gap or self.control.over:
+                break
+            self.windows.improve(self.state.stages, self.free)
+            hints = (*hints, *self.windows.hints)
+        return hints

@@ -17,6 +17,7 @@ from .milp.backends import backend as backend_named
 from .milp.problem import Outcome
 from .milp.staged import build
 from .milp.stages import every_op, free_tensors
+from .milp.starts import start_values
 from .plan import Plan, Stop
 from .progress import Silent
 from .schedule import Schedule
@@ -212,7 +213,7 @@ def _whole_program(
     free = free_tensors(graph, incumbent.room, 0.0)
     program = build(graph, budget_bytes, every_op(graph), free)
     known = incumbent.in_order
-    start = None if known is None else program.start_values(known.computes)
+    start = None if known is None else start_values(program, known.computes)
     answer = backend_named(backend).solve(
         program.problem, control=incumbent.control, time_limit=incumbent.control.remaining,
         gap=gap / 2, threads=threads, seed=seed, start=start,

@@ -17,7 +17,7 @@ from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
     from ..control import Control
-    from .problem import Problem
+    from .problem import Floats, Problem
 
 FACTOR = 1e6
 SLACK = 20_000
@@ -37,7 +37,8 @@ class CpSat:
         gap: float,
         threads: int,
         seed: int,
-        start: dict[int, float] | None = None,
+        start: Floats | None = None,
+        cutoff: float = INF,
     ) -> Answer:
         """See `Backend.solve`."""
         model = cp_model.CpModel()
@@ -58,8 +59,9 @@ class CpSat:
             )  # fmt: skip
         priced = np.flatnonzero(problem.cost)
         model.minimize(sum(int(problem.cost[c] * FACTOR) * columns[c] for c in priced))
-        for column, value in (start or {}).items():
-            model.add_hint(columns[column], round(value))
+        if start is not None:
+            for column, value in zip(columns, start.tolist(), strict=True):
+                model.add_hint(column, round(value))
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(0.01, time_limit)
         solver.parameters.relative_gap_limit = 0.0

@@ -16,8 +16,10 @@ from .problem import INF, Answer, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
+
     from ..control import Control
-    from .problem import Problem
+    from .problem import Builder, Floats, Problem
 
 
 class Highs:
@@ -34,29 +36,58 @@ class Highs:
         gap: float,
         threads: int,
         seed: int,
-        start: dict[int, float] | None = None,
+        start: Floats | None = None,
+        cutoff: float = INF,
     ) -> Answer:
         """See `Backend.solve`."""
-        with _silent_stdout():
-            solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("time_limit", max(0.01, time_limit))
+        solver = quiet_solver()
         solver.setOptionValue("mip_rel_gap", gap)
         solver.setOptionValue("threads", threads)
         solver.setOptionValue("random_seed", seed % 2**31)
+        if cutoff < INF:
+            solver.setOptionValue("objective_bound", cutoff)
         solver.passModel(_model(problem))
-        if start:
-            columns = np.fromiter(start.keys(), dtype=np.int32, count=len(start))
-            values = np.fromiter(start.values(), dtype=np.float64, count=len(start))
-            solver.setSolution(len(start), columns, values)
-        solver.HandleUserInterrupt = True  # lets cancelSolve stop the search
-        thread = threading.Thread(target=solver.run, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.05)
-            if control.over:
-                solver.cancelSolve()  # type: ignore[no-untyped-call]
+        if start is not None:
+            solution = highspy.HighsSolution()
+            solution.col_value = start.tolist()
+            solution.value_valid = True
+            solver.setSolution(solution)
+        run(solver, control, time_limit)
         return _answer(solver)
+
+
+def quiet_solver() -> highspy.Highs:
+    """A new HiGHS that writes nothing."""
+    with _silent_stdout():
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    return solver
+
+
+def run(solver: highspy.Highs, control: Control, time_limit: float) -> None:
+    """Run `solver` in a thread of its own, and cancel it when time is up or Ctrl-C was pressed."""
+    deadline = control.elapsed + time_limit
+    solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, time_limit))
+    solver.HandleUserInterrupt = True  # lets cancelSolve stop the search
+    thread = threading.Thread(target=solver.run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
+        if control.over or control.elapsed > deadline:
+            solver.cancelSolve()  # type: ignore[no-untyped-call]
+
+
+def rows_of(
+    builder: Builder, first: int
+) -> tuple[int, Floats, Floats, int, npt.NDArray[np.int32], npt.NDArray[np.int32], Floats]:
+    """Rows from number `first` on, as `Highs.addRows` takes them."""
+    lower = np.array(builder.row_lower[first:], dtype=np.float64)
+    upper = np.array(builder.row_upper[first:], dtype=np.float64)
+    begin = builder.start[first]
+    start = np.array(builder.start[first:-1], dtype=np.int32) - np.int32(begin)
+    index = np.array(builder.index[begin:], dtype=np.int32)
+    value = np.array(builder.value[begin:], dtype=np.float64)
+    return len(lower), lower, upper, len(index), start, index, value
 
 
 @contextlib.contextmanager
@@ -101,6 +132,7 @@ def _answer(solver: highspy.Highs) -> Answer:
     if status in (
         highspy.HighsModelStatus.kInfeasible,
         highspy.HighsModelStatus.kUnboundedOrInfeasible,
+        highspy.HighsModelStatus.kObjectiveBound,
     ):
         return Answer(Outcome.INFEASIBLE, None, INF, INF)
     bound = float(info.mip_dual_bound)

@@ -70,6 +70,10 @@ class Builder:
         """Add a continuous variable and return its column."""
         return self._column(0.0, lower, upper, False)
 
+    def implied(self) -> int:
+        """Add a variable in [0, 1] that is whole where the decisions are; solvers gain by that."""
+        return self._column(0.0, 0.0, 1.0, True)
+
     def row(self, terms: list[tuple[int, float]], lower: float, upper: float) -> None:
         """Add lower <= sum(coefficient * column) <= upper; each column at most once."""
         for column, coefficient in terms:
@@ -78,6 +82,17 @@ class Builder:
         self.start.append(len(self.index))
         self.row_lower.append(lower)
         self.row_upper.append(upper)
+
+    def drop_rows(self, gone: npt.NDArray[np.bool_]) -> None:
+        """Take the marked rows out."""
+        stay = np.flatnonzero(~gone).tolist()
+        parts = [slice(self.start[i], self.start[i + 1]) for i in stay]
+        self.index = [c for part in parts for c in self.index[part]]
+        self.value = [v for part in parts for v in self.value[part]]
+        self.row_lower = [self.row_lower[i] for i in stay]
+        self.row_upper = [self.row_upper[i] for i in stay]
+        lengths = [part.stop - part.start for part in parts]
+        self.start = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
 
     def problem(self, offset: float) -> Problem:
         """The finished program."""
@@ -145,6 +160,11 @@ class Backend(Protocol):
         gap: float,
         threads: int,
         seed: int,
-        start: dict[int, float] | None = None,
+        start: Floats | None = None,
+        cutoff: float = INF,
     ) -> Answer:
-        """Solve to a relative `gap` within `time_limit` seconds; `start` fixes some columns."""
+        """Solve to a relative `gap` within `time_limit` seconds.
+
+        `start` is a solution. Solutions that cost `cutoff` or more (offset included) need not be
+        found: INFEASIBLE then means that there is none below, and no bound above `cutoff` counts.
+        """

@@ -13,7 +13,7 @@ from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
     from ..control import Control
-    from .problem import Problem
+    from .problem import Floats, Problem
 
 
 class Pulp:
@@ -46,13 +46,14 @@ class Pulp:
         gap: float,
         threads: int,
         seed: int,
-        start: dict[int, float] | None = None,
+        start: Floats | None = None,
+        cutoff: float = INF,
     ) -> Answer:
         """See `Backend.solve`."""
         with warnings.catch_warnings():
             # PuLP 3 warns of names that only PuLP 4 has; both are supported here.
             warnings.simplefilter("ignore", DeprecationWarning)
-            return self._solve(problem, control, time_limit, gap, threads, seed, start or {})
+            return self._solve(problem, control, time_limit, gap, threads, seed, start)
 
     def _solve(
         self,
@@ -62,7 +63,7 @@ class Pulp:
         gap: float,
         threads: int,
         seed: int,
-        start: dict[int, float],
+        start: Floats | None,
     ) -> Answer:
         program, columns = _program(problem)
         options: dict[str, Any] = {
@@ -71,8 +72,9 @@ class Pulp:
         if self._solver == "PULP_CBC_CMD":
             options["threads"] = threads
             options["options"] = [f"randomSeed {seed % 2**31}"]
-        for column, value in start.items():
-            columns[column].setInitialValue(value)
+        if start is not None:
+            for column, value in zip(columns, start.tolist(), strict=True):
+                column.setInitialValue(value)
         status = program.solve(pulp.getSolver(self._solver, **options))
         if status == pulp.LpStatusInfeasible:
             return Answer(Outcome.INFEASIBLE, None, INF, INF)

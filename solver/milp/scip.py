@@ -13,7 +13,7 @@ from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
     from ..control import Control
-    from .problem import Problem
+    from .problem import Floats, Problem
 
 
 class OrTools:
@@ -38,7 +38,8 @@ class OrTools:
         gap: float,
         threads: int,
         seed: int,
-        start: dict[int, float] | None = None,
+        start: Floats | None = None,
+        cutoff: float = INF,
     ) -> Answer:
         """See `Backend.solve`."""
         solver = pywraplp.Solver.CreateSolver(self._solver)
@@ -59,8 +60,8 @@ class OrTools:
             row = solver.Constraint(float(problem.row_lower[i]), float(problem.row_upper[i]))
             for k in range(problem.start[i], problem.start[i + 1]):
                 row.SetCoefficient(columns[problem.index[k]], float(problem.value[k]))
-        if start:
-            solver.SetHint([columns[c] for c in start], list(start.values()))
+        if start is not None:
+            solver.SetHint(columns, start.tolist())
         solver.SetTimeLimit(int(max(0.01, time_limit) * 1000))
         if self._solver == "SCIP":
             solver.SetSolverSpecificParametersAsString(f"randomization/randomseedshift={seed}")

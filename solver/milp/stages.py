@@ -63,6 +63,17 @@ def cut_after(stages: tuple[Stage, ...], op: int) -> tuple[Stage, ...]:
     return tuple(result)
 
 
+def merge_at(stages: tuple[Stage, ...], op: int) -> tuple[Stage, ...]:
+    """Take out the cut after `op` between two coarse stages. The same cut if there is none."""
+    result: list[Stage] = []
+    for stage in stages:
+        if result and result[-1].last == op and not (result[-1].exact or stage.exact):
+            result[-1] = Stage(result[-1].first, stage.last)
+        else:
+            result.append(stage)
+    return tuple(result)
+
+
 @dataclass(frozen=True, eq=False)
 class Relevance:
     """What can still matter when base ops first.. are to run.

@@ -1,0 +1,52 @@
+"""Techniques of method `auto` as switches, so that a study can leave each one out.
+
+All are on by default. Users have no reason to turn one off; results stay valid in any case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Techniques:
+    """What the refinement uses beside its integer programs.
+
+    Attributes
+    ----------
+    chain_cuts
+        Cuts that say where a needed tensor can come from, in linear programs before each integer
+        program.
+    interior_rows
+        Memory rows inside coarse stages.
+    fixing
+        Columns whose reduced cost is above the gap are fixed.
+    cutoff
+        Integer programs look only for what is better than the incumbent.
+    mip_start
+        The incumbent as a complete solution, where there is no cutoff.
+    rough
+        Early integer programs are solved only as far as their gap matters.
+    several
+        Several slots are refined in a round.
+    merge
+        Stages that turned out slack are merged again.
+    windows
+        Large neighbourhood search by integer programs around the incumbent.
+    polish
+        Local search from every schedule that a relaxation leads to.
+    """
+
+    chain_cuts: bool = True
+    interior_rows: bool = True
+    fixing: bool = True
+    cutoff: bool = True
+    mip_start: bool = True
+    rough: bool = True
+    several: bool = True
+    merge: bool = True
+    windows: bool = True
+    polish: bool = True
+
+
+EVERYTHING = Techniques()

@@ -1,0 +1,153 @@
+"""Cuts, memory rows, fixing and starts of staged programs: nothing that is possible is cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.frontends.generated import random_graph
+from lowtide.solver.control import Control
+from lowtide.solver.milp.highs import Highs
+from lowtide.solver.milp.problem import INF, Outcome
+from lowtide.solver.milp.root import strengthen
+from lowtide.solver.milp.staged import build
+from lowtide.solver.milp.stages import cut_after, every_op, free_tensors, split_at, whole
+from lowtide.solver.milp.starts import start_values
+from lowtide.solver.options import Techniques
+from lowtide.solver.schedule import Schedule
+from lowtide.solver.simulate import simulate
+from lowtide.solver.solve import solve
+from tests.solver.strategies import graphs
+
+if TYPE_CHECKING:
+    from lowtide.solver.graph import Graph
+    from lowtide.solver.milp.stages import Stage
+
+
+@st.composite
+def schedules(draw: st.DrawFn, graph: Graph) -> list[int]:
+    """Members of the class: between two base ops, any earlier ops once each, in base order."""
+    computes: list[int] = []
+    for base in range(len(graph.ops)):
+        earlier = [op for op in range(base) if graph.ops[op].recompute]
+        again = draw(st.sets(st.sampled_from(earlier), max_size=3)) if earlier else set()
+        computes += [*sorted(again), base]
+    return computes
+
+
+@st.composite
+def cuts(draw: st.DrawFn, graph: Graph) -> tuple[Stage, ...]:
+    """Any cut into coarse and exact stages."""
+    stages = whole(graph)
+    for _ in range(draw(st.integers(0, 5))):
+        op = draw(st.integers(0, len(graph.ops) - 1))
+        stages = split_at(stages, op) if draw(st.booleans()) else cut_after(stages, op)
+    return stages
+
+
+@given(data=st.data(), graph=graphs(max_ops=8), share=st.sampled_from([0.0, 0.1]))
+@settings(max_examples=40, deadline=None)
+def test_every_schedule_of_the_class_satisfies_the_program(
+    data: st.DataObject, graph: Graph, share: float
+) -> None:
+    """At its own peak as the budget, a schedule satisfies all rows, cuts and fixed columns."""
+    computes = data.draw(schedules(graph))
+    result = simulate(graph, Schedule.from_computes(graph, computes))
+    room = result.peak_bytes - graph.resident_bytes
+    free = free_tensors(graph, room, share)
+    program = build(graph, result.peak_bytes, data.draw(cuts(graph)), free)
+    values = start_values(program, computes)
+    assert values is not None
+    cost = float(program.problem.cost @ values) + program.offset
+    # A coarse stage counts an op once that runs again in it more often.
+    assert cost * program.ns_per_unit <= max(1, result.time_ns) * (1 + 1e-9)
+    cutoff = data.draw(st.sampled_from([INF, cost + 1e-3 * program.offset + 1.0]))
+    root = strengthen(
+        program, control=Control(), time_limit=60.0, cutoff=cutoff, techniques=Techniques()
+    )
+    assert root.outcome == Outcome.OPTIMAL
+    final = start_values(program, computes, root.interior)
+    if cutoff == INF:
+        assert final is not None
+    cost = max(1, result.time_ns) / program.ns_per_unit
+    assert root.bound <= cost * (1 + 1e-6) + 1e-3
+    if final is None:  # only what costs more than the cutoff in the full model may be cut off
+        assert cost >= cutoff
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_cuts_raise_the_bound_and_stay_below_the_optimum(seed: int) -> None:
+    """Root bound without <= with cuts <= optimum of the full staged program."""
+    graph = random_graph(seed, 24, training=True)
+    base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    plan = solve(graph, int(0.8 * base), method="milp", gap=1e-6)
+    free = free_tensors(graph, plan.budget_bytes - graph.resident_bytes, 0.0)
+    third = len(graph.ops) // 3
+    stages = split_at(cut_after(whole(graph), third), 2 * third)
+    bounds = []
+    for on in (False, True):
+        program = build(graph, plan.budget_bytes, stages, free)
+        techniques = Techniques(chain_cuts=on, interior_rows=on, fixing=False)
+        root = strengthen(
+            program, control=Control(), time_limit=60.0, cutoff=INF, techniques=techniques
+        )
+        bounds.append(program.bound_ns(root.bound))
+    assert bounds[0] <= bounds[1] <= plan.time_ns
+    assert bounds[1] > simulate(graph, Schedule.keep_everything(graph)).time_ns
+
+
+def test_fixing_keeps_what_is_better_than_the_cutoff() -> None:
+    """With the optimum's cost and a little as the cutoff, columns are fixed and it is found."""
+    graph = random_graph(12, 40, training=True)
+    base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    plan = solve(graph, int(0.8 * base), method="milp", gap=1e-6)
+    free = free_tensors(graph, plan.budget_bytes - graph.resident_bytes, 0.0)
+    program = build(graph, plan.budget_bytes, every_op(graph), free)
+    cutoff = plan.time_ns / program.ns_per_unit + 0.01
+    root = strengthen(
+        program, control=Control(), time_limit=60.0, cutoff=cutoff, techniques=Techniques()
+    )
+    assert root.fixed > 0
+    answer = Highs().solve(
+        program.problem, control=Control(), time_limit=60.0, gap=1e-6, threads=1, seed=0,
+        cutoff=cutoff,
+    )  # fmt: skip
+    assert answer.objective * program.ns_per_unit == pytest.approx(plan.time_ns, rel=1e-6)
+
+
+def test_highs_takes_a_complete_start_and_minds_the_cutoff() -> None:
+    """A start is the answer if there is no time for more; below the optimum there is nothing."""
+    graph = random_graph(12, 40, training=True)
+    base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    plan = solve(graph, int(0.8 * base), method="milp", gap=1e-6)
+    free = free_tensors(graph, plan.budget_bytes - graph.resident_bytes, 0.0)
+    program = build(graph, plan.budget_bytes, every_op(graph), free)
+    values = start_values(program, plan.schedule.computes())
+    assert values is not None
+    cost = float(program.problem.cost @ values) + program.offset
+    assert cost * program.ns_per_unit == pytest.approx(plan.time_ns)
+    answer = Highs().solve(
+        program.problem, control=Control(), time_limit=60.0, gap=0.9, threads=1, seed=0,
+        start=values,
+    )  # fmt: skip
+    assert answer.values is not None
+    assert answer.objective <= cost + 1e-6
+    none = Highs().solve(
+        program.problem, control=Control(), time_limit=60.0, gap=0.0, threads=1, seed=0,
+        cutoff=cost - 1.0,
+    )  # fmt: skip
+    assert none.outcome == Outcome.INFEASIBLE or none.objective >= cost - 1.0
+
+
+def test_starts_outside_the_class_are_refused() -> None:
+    """A schedule above the budget is no solution."""
+    graph = random_graph(12, 40, training=True)
+    base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    budget = int(0.8 * base)
+    free = free_tensors(graph, budget - graph.resident_bytes, 0.0)
+    program = build(graph, budget, every_op(graph), free)
+    assert start_values(program, np.arange(len(graph.ops)).tolist()) is None
