@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .graph import Graph
     from .incumbent import Incumbent
     from .milp.problem import Backend
+    from .options import Techniques
+    from .refine import Refinement
     from .search.anneal import Found, Search
 
 FIRST_WORK = 15_000_000  # ops times moves of the search before the first integer program
@@ -30,6 +32,8 @@ def auto(
     seed: int,
     any_order: bool,
     moves: int | None,
+    techniques: Techniques,
+    refinement: Refinement | None,
 ) -> bool:
     """Fill `incumbent`; False if no schedule in the base order meets the budget.
 
@@ -43,14 +47,14 @@ def auto(
     beside = Beside(graph, incumbent, seed, [first, starts[0]], any_order=any_order, moves=moves)
     # Other orders gain more where no backward phase mirrors the forward one.
     cycles = 1 if graph.boundary < len(graph.ops) or not any_order else 3
-    if threads > 1:
+    if techniques.sequences and threads > 1:
         beside.start()
-    else:
+    elif techniques.sequences:
         beside.run(cycles)
     try:
         possible = _in_order(
             graph, search, starts, incumbent, budget_bytes, gap=gap, backend=backend,
-            threads=max(1, threads - 1), seed=seed,
+            threads=max(1, threads - 1), seed=seed, techniques=techniques, refinement=refinement,
         )  # fmt: skip
     finally:
         beside.stop(after_cycles=cycles)
@@ -71,6 +75,8 @@ def _in_order(
     backend: Backend,
     threads: int,
     seed: int,
+    techniques: Techniques,
+    refinement: Refinement | None,
 ) -> bool:
     """A short search over keep rules from the best heuristic, then refinement."""
     first = incumbent.in_order or min(starts, key=lambda found: found.peak)
@@ -88,4 +94,4 @@ def _in_order(
     if incumbent.gap <= gap:
         return True
     return refine(graph, budget_bytes, incumbent, search, backend=backend, gap=gap,
-                  threads=threads, seed=seed)  # fmt: skip
+                  threads=threads, seed=seed, techniques=techniques, state=refinement)  # fmt: skip

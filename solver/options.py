@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Techniques:
-    """What the refinement uses beside its integer programs.
+    """What the method uses beside its integer programs.
 
     Attributes
     ----------
@@ -35,6 +35,10 @@ class Techniques:
         Large neighbourhood search by integer programs around the incumbent.
     polish
         Local search from every schedule that a relaxation leads to.
+    sequences
+        The search over execution sequences, in any order.
+    blocks
+        Repeated blocks solved once and composed, as a start.
     """
 
     chain_cuts: bool = True
@@ -47,6 +51,8 @@ class Techniques:
     merge: bool = True
     windows: bool = True
     polish: bool = True
+    sequences: bool = True
+    blocks: bool = True
 
 
 EVERYTHING = Techniques()

@@ -18,6 +18,7 @@ from .milp.problem import Outcome
 from .milp.staged import build
 from .milp.stages import every_op, free_tensors
 from .milp.starts import start_values
+from .options import EVERYTHING, Techniques
 from .plan import Plan, Stop
 from .progress import Silent
 from .schedule import Schedule
@@ -30,6 +31,7 @@ from .units import format_bytes, format_percent, parse_budget
 if TYPE_CHECKING:
     from .graph import Graph
     from .progress import Progress
+    from .refine import Refinement
     from .search.anneal import Found
 
 METHODS: tuple[str, ...] = ("auto", "milp", *BASELINES)
@@ -51,6 +53,8 @@ def solve(
     progress: Progress | None = None,
     start: Plan | None = None,
     lower_bound_ns: int = 0,
+    refinement: Refinement | None = None,
+    techniques: Techniques = EVERYTHING,
 ) -> Plan:
     """The fastest schedule of `graph` within `budget`.
 
@@ -84,6 +88,11 @@ def solve(
         A plan to start from, for example of a smaller budget.
     lower_bound_ns
         A lower bound on the time that is known already, for example from a larger budget.
+    refinement
+        Where the refinement of a larger budget ended: method `auto` begins there, and writes into
+        it where it ended itself.
+    techniques
+        Parts of method `auto` that can be left out, for studies.
 
     Returns
     -------
@@ -145,14 +154,16 @@ def solve(
         in_any = method == "auto" and order == "any"
         floor, op = single_op_bound(graph, any_order=in_any)
         search = Search(graph, seed)
-        starts = _starts(graph, search, budget_bytes, incumbent, start, seed=seed, any_order=in_any)
+        starts = _starts(graph, search, budget_bytes, incumbent, start, seed=seed,
+                         any_order=in_any, blocks=techniques.blocks)  # fmt: skip
         if floor > budget_bytes:
             raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True,
                               any_order=in_any, op=op)  # fmt: skip
         if method == "auto":
             possible = auto(graph, search, starts, incumbent, budget_bytes, gap=gap,
                             backend=backend_named(backend), threads=threads, seed=seed,
-                            any_order=order == "any", moves=moves)  # fmt: skip
+                            any_order=order == "any", moves=moves, techniques=techniques,
+                            refinement=refinement)  # fmt: skip
         else:
             possible = _whole_program(graph, search, incumbent, budget_bytes, gap=gap,
                                       backend=backend, threads=threads, seed=seed)  # fmt: skip
@@ -176,6 +187,7 @@ def _starts(
     *,
     seed: int,
     any_order: bool,
+    blocks: bool,
 ) -> list[Found]:
     starts = [search.measure(range(len(graph.ops)))]
     if start is not None:
@@ -188,7 +200,7 @@ def _starts(
     for name, found in baseline_starts(graph, search, budget_bytes, incumbent.control):
         incumbent.offer(found, name)
         starts.append(found)
-    if len(graph.ops) >= BLOCKS_FROM:
+    if blocks and len(graph.ops) >= BLOCKS_FROM:
         composed = plan_blocks(graph, incumbent.room, incumbent.control, seed=seed)
         if composed is not None:
             incumbent.offer(composed, "repeated blocks")

@@ -14,6 +14,7 @@ from .assemble import Origin, assemble
 from .comparison import INFEASIBLE, NO_PLAN, Comparison, Row
 from .errors import InfeasibleError, InputError, NoPlanError
 from .plan import Stop
+from .refine import Refinement
 from .schedule import Schedule
 from .simulate import simulate
 from .smallest import smallest_budget
@@ -81,6 +82,7 @@ def sweep(
     ]
     curve = Curve(graph, sorted({amount for _, amount in asked}), gap, backend)
     names = {amount: text for text, amount in reversed(asked)}
+    refinement = Refinement()
     interrupted = False
     try:
         for point in reversed(curve.points):
@@ -91,6 +93,7 @@ def sweep(
                         graph, point.budget_bytes, method=METHOD, time_limit=time_limit, gap=gap,
                         threads=threads, seed=seed, backend=backend, order=order, moves=moves,
                         progress=progress, start=curve.start(point), lower_bound_ns=point.bound_ns,
+                        refinement=refinement,
                     )  # fmt: skip
                 except InfeasibleError as error:
                     curve.miss(point, error, 0.0)

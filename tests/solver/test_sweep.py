@@ -90,10 +90,12 @@ def test_what_one_budget_finds_is_told_to_all_it_holds_for(data: st.DataObject) 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, *outcomes: Plan | BaseException) -> list[Any]:
     """Replace the solver by one that returns or raises each of `outcomes` in turn."""
-    left, calls = list(outcomes), []
+    left, calls, states = list(outcomes), [], []
 
     def stand_in_solve(graph: Graph, budget: int, **options: Any) -> Plan:
         calls.append((budget, options["start"], options["lower_bound_ns"]))
+        states.append(options["refinement"])
+        assert states[0] is states[-1]  # every solve goes on where the one before it ended
         outcome = left.pop(0)
         if isinstance(outcome, BaseException):
             raise outcome
