@@ -1,8 +1,9 @@
 """The sequence search as a companion of the integer programs, in a thread of its own.
 
 It looks for schedules where the programs do not: in other orders, and with several recomputations
-of an op between two ops of the base order. It takes nothing from the programs once it runs, so
-that the same seed and number of moves give the same schedule, however the threads are timed.
+of an op between two ops of the base order. With a number of moves it takes nothing from the
+programs once it runs, so that its result depends on the seed alone, however the threads are timed;
+without, it goes on from the best schedule that there is, whoever found it.
 """
 
 from __future__ import annotations
@@ -107,6 +108,9 @@ class Beside:
     def _one_cycle(self) -> None:
         heat, order = CYCLES[self._cycle % len(CYCLES)]
         start = self._starts[self._cycle % len(self._starts)]
+        best = self._incumbent.best
+        if self._left is None and best is not None and self._cycle % 2 == 0:
+            start = best
         moves = self._first * 2 ** min(self._cycle, 4)
         if self._left is not None:
             moves = min(moves, self._left)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 FIRST_PENALTY = 0.15
-CHUNK = 20_000  # moves between two looks at the clock, at most
+CHUNK, CHUNKS = 20_000, 60  # moves between two looks at the clock at most, and looks at least
+UP, DOWN = 1.06, 1.03  # changes of the price of a byte, a look
 COOLING = 1e-3  # last temperature as a share of the first
 
 
@@ -231,10 +232,13 @@ class SequenceSearch:
         best = current.copy()
         time, peak, _ = cost(self.arrays, current[1:], len(computes))
         key = np.array([max(0, peak - room), time], dtype=np.int64)
-        penalty = (price or FIRST_PENALTY) * self.base_time / max(1, room)
+        first = price or FIRST_PENALTY
+        if price is None and key[0] == 0:  # where bytes are dear already, start there
+            first = max(first, 2.0 * (time / self.base_time - 1.0))
+        penalty = first * self.base_time / max(1, room)
         hottest = heat * self.base_time / len(self.graph.ops)
         done = 0
-        chunk = max(500, min(CHUNK, moves // 20))
+        chunk = max(500, min(CHUNK, moves // CHUNKS))
         while done < moves and not control.over and not (stop is not None and stop.is_set()):
             share = done / moves
             self.seed += 1
@@ -254,9 +258,9 @@ class SequenceSearch:
                 continue
             high, low = (0.6, 0.3) if share < 0.7 else (0.3, 0.1)
             if above > high * chunk:
-                penalty *= 1.2
+                penalty *= UP
             elif above < low * chunk:
-                penalty /= 1.1
+                penalty /= DOWN
         found = tuple(best[1 : best[0] + 1].tolist())
         time, peak, _ = cost(self.arrays, best[1:], int(best[0]))
         return Found(found, int(time), int(peak))
