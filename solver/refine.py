@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 # Share of the budget in small tensors that the program leaves out; refined away if it matters.
 SHARES = (1e-4, 0.0)
-POLISH_WORK = 5_000_000  # ops times moves of one polish, about a second
+POLISH_WORK = 2_000_000  # ops times moves of one polish, less than a second
 SLACK_ROUNDS = 3  # until a slack cut is taken out
-FEW_STAGES = 4  # with fewer, windows are not worth it yet
-EARLY = 0.1  # of the time that is left, for an early program
+FEW_STAGES = 2  # with fewer, windows are not worth it yet
+WINDOWS = 2
+EARLY = 0.15  # of the time that is left, for an early program
 ROUGH = 0.15  # an early program is solved to this part of the gap that is left
 
 
@@ -285,16 +286,16 @@ class _Refine:
     def _near(self, found: Found) -> Found | None:
         """A short local search from a schedule of a window."""
         search = self.search
-        moves = max(500, min(POLISH_WORK // 5 // len(self.graph.ops), 20 * len(search.movable)))
+        moves = max(500, min(POLISH_WORK // 2 // len(self.graph.ops), 20 * len(search.movable)))
         return search.improve(
             search.rule_of(found.computes), self.incumbent.room, control=self.control,
             seconds=1.0, moves=moves, heat=3e-5,
         )[1]  # fmt: skip
 
     def _search_windows(self) -> tuple[Stage, ...]:
-        """Windows: one a round, two when the last program was stalled; returns cuts they need."""
+        """Windows: some a round, twice as many at a cut that stalls; returns cuts they need."""
         hints: tuple[Stage, ...] = ()
-        for _ in range(2 if self.stalled else 1):
+        for _ in range(WINDOWS * (2 if self.stalled else 1)):
             if self.incumbent.gap <= self.gap or self.control.over:
                 break
             self.windows.improve(self.state.stages, self.free)
