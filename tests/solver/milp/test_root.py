@@ -102,7 +102,7 @@ def test_cuts_raise_the_bound_and_stay_below_the_optimum(seed: int) -> None:
 
 def test_fixing_keeps_what_is_better_than_the_cutoff() -> None:
     """With the optimum's cost and a little as the cutoff, columns are fixed and it is found."""
-    graph = random_graph(12, 40, training=True)
+    graph = random_graph(12, 26, training=True)
     base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
     plan = solve(graph, int(0.8 * base), method="milp", gap=1e-6)
     free = free_tensors(graph, plan.budget_bytes - graph.resident_bytes, 0.0)
@@ -121,7 +121,7 @@ def test_fixing_keeps_what_is_better_than_the_cutoff() -> None:
 
 def test_highs_takes_a_complete_start_and_minds_the_cutoff() -> None:
     """A start is the answer if there is no time for more; below the optimum there is nothing."""
-    graph = random_graph(12, 40, training=True)
+    graph = random_graph(12, 26, training=True)
     base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
     plan = solve(graph, int(0.8 * base), method="milp", gap=1e-6)
     free = free_tensors(graph, plan.budget_bytes - graph.resident_bytes, 0.0)
@@ -145,7 +145,7 @@ def test_highs_takes_a_complete_start_and_minds_the_cutoff() -> None:
 
 def test_starts_outside_the_class_are_refused() -> None:
     """A schedule above the budget is no solution."""
-    graph = random_graph(12, 40, training=True)
+    graph = random_graph(12, 26, training=True)
     base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
     budget = int(0.8 * base)
     free = free_tensors(graph, budget - graph.resident_bytes, 0.0)
