@@ -13,6 +13,7 @@ from .compare import compare
 from .env import env
 from .replay import replay
 from .report import report
+from .smallest import smallest
 from .solve import solve
 from .sweep import sweep
 
@@ -29,7 +30,7 @@ app = typer.Typer(
         "5 time limit, none found; 130 interrupted, best plan written."
     ),
 )
-for command in (capture, solve, sweep, compare, check, replay, report, env):
+for command in (capture, solve, sweep, smallest, compare, check, replay, report, env):
     app.command()(command)
 
 

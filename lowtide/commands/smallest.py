@@ -1,0 +1,78 @@
+"""`lowtide smallest`: the smallest budget of a step, and how much smaller it could be at best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Backend, GraphFile, Json, Order, Quiet, Seed, TimeLimit
+from .progress import spinner
+from .target import writable
+from .terminal import Terminal, facts, stdout_to_stderr
+
+
+def smallest(
+    graph: GraphFile,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the plan that reaches it."),
+    ] = None,
+    time_limit: TimeLimit = 60.0,
+    gap: Annotated[
+        float, typer.Option(min=0.0, metavar="G", help="Stop once (found - bound) / found is this.")
+    ] = 0.01,
+    seed: Seed = 0,
+    backend: Backend = "highs",
+    order: Order = "any",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Find the smallest memory budget for which a schedule exists.
+
+    Says what was reached, and below what nothing exists. The plan that reaches it is rarely one to
+    train with: a little more memory often saves much time; see lowtide sweep.
+    """
+    from ..report.scale import Scale
+    from ..solver.assemble import Origin, assemble
+    from ..solver.bracket import bracket
+    from ..solver.files import read_graph, write_plan
+    from ..solver.milp.backends import backend as backend_named
+
+    terminal = Terminal(json, quiet)
+    if output is not None:
+        writable(output, inputs=[graph])
+    backend_named(backend)
+    step = read_graph(graph)
+    scale = Scale.of(step)
+    label = f"looking for the smallest budget of {step.name} ({len(step.ops):,} ops)"
+    with spinner(label, quiet=quiet), stdout_to_stderr():
+        found = bracket(
+            step, time_limit=time_limit, gap=gap, seed=seed, backend=backend, order=order
+        )
+    origin = Origin("smallest", seed, 1, found.seconds)
+    plan = assemble(step, found.found_bytes, found.computes, origin)
+    if output is not None:
+        write_plan(plan, output)
+    rows = [
+        ("graph", step.name),
+        ("smallest budget", scale.memory(found.found_bytes)),
+        ("nothing below", f"{scale.memory(found.bound_bytes)} in base order"),
+        ("", f"{scale.memory(found.any_order_bound_bytes)} in any order"),
+        ("gap", f"{found.gap:.3%}"),
+        ("overhead there", f"{plan.overhead:.3%}"),
+        ("found in", f"{found.seconds:.1f} s"),
+    ]
+    document = {
+        **scale.document("smallest", found.found_bytes),
+        **scale.document("bound", found.bound_bytes),
+        **scale.document("any_order_bound", found.any_order_bound_bytes),
+        "bound_class": found.bound_class,
+        "gap": found.gap,
+        "overhead": plan.overhead,
+        "seconds": found.seconds,
+        "plan": None if output is None else str(output),
+    }
+    terminal.product(facts(rows), document)
+    return 0

@@ -1,0 +1,128 @@
+"""The smallest budget between two bounds: what was reached, and what is proven out of reach.
+
+What was reached comes from search. That no schedule in the base order fits a smaller budget is
+proven by stage refinement: when one of its relaxations has no solution, nothing within that budget
+exists. Budgets between the two are tried until they are close or time is up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .assemble import BASE_ORDER_CLASS
+from .control import Control
+from .incumbent import Incumbent
+from .milp.backends import backend as backend_named
+from .progress import Event, Silent
+from .refine import Refinement, refine
+from .search.anneal import Search, compile_search
+from .search.sequence import compile_sequences
+from .smallest import single_op_bound, smallest_found
+
+if TYPE_CHECKING:
+    from .graph import Graph
+    from .progress import Progress
+    from .search.anneal import Found
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Smallest budgets in bytes, resident bytes included.
+
+    Attributes
+    ----------
+    found_bytes
+        Peak of `computes`, the smallest that was reached in any order.
+    bound_bytes
+        No schedule of `bound_class` has a smaller peak.
+    any_order_bound_bytes
+        No schedule at all has a smaller peak: what single ops need.
+    computes
+        The executions that reach `found_bytes`.
+    seconds
+        That it took.
+    """
+
+    found_bytes: int
+    bound_bytes: int
+    any_order_bound_bytes: int
+    computes: tuple[int, ...]
+    seconds: float
+    bound_class: str = BASE_ORDER_CLASS
+
+    @property
+    def gap(self) -> float:
+        """(found - bound) / found; 0 where another order undercuts the bound."""
+        return max(0.0, (self.found_bytes - self.bound_bytes) / max(1, self.found_bytes))
+
+
+def bracket(
+    graph: Graph,
+    *,
+    time_limit: float = 60.0,
+    gap: float = 0.01,
+    seed: int = 0,
+    backend: str = "highs",
+    order: str = "any",
+    progress: Progress | None = None,
+) -> Bracket:
+    """Find the smallest budget, and prove how much smaller it could be.
+
+    Parameters
+    ----------
+    time_limit, gap
+        Stop after so many seconds, or when (found - bound) / found is at most this.
+    order
+        `any`, or `base`: what is found, too, keeps the base order.
+    progress
+        Told of every step; its times are bytes here.
+    """
+    compile_search()
+    compile_sequences()
+    control = Control(time_limit)
+    told = progress or Silent()
+    floor, _ = single_op_bound(graph, any_order=True)
+    bound, _ = single_op_bound(graph)
+
+    with control.catching_interrupts():
+        best = smallest_found(graph, seed, control.part(0.4), any_order=order == "any")
+        reached = top = best.peak + graph.resident_bytes
+
+        def tell(note: str) -> None:
+            told.update(Event(control.elapsed, reached, bound, reached, note))
+
+        tell("search")
+        # Bisection; `top` is the smallest budget that is reached or could not be decided.
+        while not control.over and top - bound > gap * reached:
+            budget = (top + bound) // 2
+            possible, found = _fits(graph, budget, control.part(0.5), seed, backend)
+            if not possible:
+                bound = budget + 1
+                tell(f"nothing fits {budget} B")
+                continue
+            top = budget
+            if found is not None and found.peak < best.peak:
+                best = found
+                reached = top = best.peak + graph.resident_bytes
+                tell("integer program")
+    return Bracket(
+        found_bytes=reached,
+        bound_bytes=bound,
+        any_order_bound_bytes=floor,
+        computes=best.computes,
+        seconds=control.elapsed,
+    )
+
+
+def _fits(
+    graph: Graph, budget_bytes: int, control: Control, seed: int, backend: str
+) -> tuple[bool, Found | None]:
+    """Whether a budget is possible in base order as far as is known, and a schedule within it."""
+    base_ns = int(graph.arrays.time.sum())
+    incumbent = Incumbent(budget_bytes - graph.resident_bytes, base_ns, control, Silent())
+    possible = refine(
+        graph, budget_bytes, incumbent, Search(graph, seed), backend=backend_named(backend),
+        gap=1.0, threads=1, seed=seed, state=Refinement(),
+    )  # fmt: skip
+    return possible, incumbent.best

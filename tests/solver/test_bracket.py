@@ -1,0 +1,58 @@
+"""The smallest budget: reached from above, proven from below."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+
+from lowtide.__main__ import main
+from lowtide.frontends.chains import residual_chain
+from lowtide.solver.bracket import bracket
+from lowtide.solver.errors import InfeasibleError
+from lowtide.solver.files import read_plan, write_graph
+from lowtide.solver.schedule import Schedule
+from lowtide.solver.simulate import simulate
+from lowtide.solver.smallest import single_op_bound
+from lowtide.solver.solve import solve
+
+from .strategies import graphs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lowtide.solver.graph import Graph
+
+
+@given(graph=graphs(max_ops=4))
+@settings(max_examples=10, deadline=None)
+def test_found_and_bound_meet_on_small_graphs(graph: Graph) -> None:
+    """The reached budget has its plan; a byte less than the bound is refused in base order."""
+    found = bracket(graph, time_limit=20.0, gap=0.0, order="base")
+    exact = simulate(graph, Schedule.from_computes(graph, found.computes))
+    assert exact.peak_bytes == found.found_bytes
+    assert found.bound_bytes == found.found_bytes
+    assert single_op_bound(graph, any_order=True)[0] <= found.any_order_bound_bytes
+    assert found.any_order_bound_bytes <= found.found_bytes
+    everything = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    if found.bound_bytes <= everything and found.bound_bytes > 1:
+        with pytest.raises(InfeasibleError):
+            solve(graph, found.bound_bytes - 1, order="base")
+
+
+def test_any_order_is_bounded_by_what_ops_depend_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says both bounds and writes a plan with that peak."""
+    graph = residual_chain(4)
+    write_graph(graph, tmp_path / "g.graph.json")
+    target = tmp_path / "p.plan.json"
+    arguments = ["smallest", str(tmp_path / "g.graph.json"), "-o", str(target), "--json"]
+    assert main([*arguments, "--time-limit", "20"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    plan = read_plan(target)
+    assert plan.peak_bytes == document["smallest_bytes"]
+    assert document["any_order_bound_bytes"] <= document["smallest_bytes"]
+    assert document["gap"] <= 0.05
