@@ -41,7 +41,17 @@ def test_files_it_names_exist() -> None:
 def test_commands_it_lists_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Every `lowtide COMMAND` of the README has a help page."""
     commands = sorted(set(re.findall(r"^lowtide ([a-z]+)", README, flags=re.MULTILINE)))
-    assert commands == ["capture", "check", "compare", "env", "replay", "report", "solve", "sweep"]
+    assert commands == [
+        "capture",
+        "check",
+        "compare",
+        "env",
+        "replay",
+        "report",
+        "smallest",
+        "solve",
+        "sweep",
+    ]
     for command in commands:
         assert main([command, "--help"]) == 0
         assert command in capsys.readouterr().out
