@@ -53,7 +53,15 @@ class Highs:
             solution.value_valid = True
             solver.setSolution(solution)
         run(solver, control, time_limit)
-        return _answer(solver)
+        answer = _answer(solver)
+        if start is None or answer.outcome == Outcome.INFEASIBLE:
+            return answer
+        # Presolve takes a start into its reduced space, where it may have become a dearer one.
+        cost = float(problem.cost @ start) + problem.offset
+        if answer.values is not None and answer.objective <= cost:
+            return answer
+        outcome = answer.outcome if answer.values is not None else Outcome.FEASIBLE
+        return Answer(outcome, start, cost, min(answer.bound, cost))
 
 
 def quiet_solver() -> highspy.Highs:

@@ -165,6 +165,7 @@ class Backend(Protocol):
     ) -> Answer:
         """Solve to a relative `gap` within `time_limit` seconds.
 
-        `start` is a solution. Solutions that cost `cutoff` or more (offset included) need not be
-        found: INFEASIBLE then means that there is none below, and no bound above `cutoff` counts.
+        `start` is a solution; HiGHS answers with nothing dearer. Solutions that cost `cutoff` or
+        more (offset included) need not be found: INFEASIBLE then means that there is none below,
+        and no bound above `cutoff` counts.
         """

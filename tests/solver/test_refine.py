@@ -15,7 +15,7 @@ from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 from lowtide.solver.solve import solve
 
-GRAPH = random_graph(12, 26, training=True)
+GRAPH = random_graph(12, 30, training=True)
 PEAK = simulate(GRAPH, Schedule.keep_everything(GRAPH)).peak_bytes
 
 
