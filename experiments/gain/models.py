@@ -32,7 +32,7 @@ def bert() -> Step:
 
 
 def llama() -> Step:
-    """A Llama shape: 16 layers, width 2048, 1 x 2048 tokens."""
+    """A Llama shape: 16 layers, width 2048, 4 x 2048 tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -44,7 +44,7 @@ def llama() -> Step:
         num_key_value_heads=16,
         use_cache=False,
     )
-    return LlamaForCausalLM(config), _text(1, 2048)
+    return LlamaForCausalLM(config), _text(4, 2048)
 
 
 def resnet50() -> Step:
