@@ -10,6 +10,7 @@ import msgspec
 
 from lowtide.solver.check import check
 from lowtide.solver.errors import InfeasibleError, NoPlanError
+from lowtide.solver.incumbent import keeps_order
 from lowtide.solver.plan import Plan, Stop
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
@@ -54,10 +55,12 @@ class Row(msgspec.Struct, frozen=True):
         Bound on `value` that no schedule of the plan's class passes.
     gap
         (time - bound) / time of the whole step.
+    reordered
+        The plan runs ops in another order than the stored one, of which alone `bound` speaks.
     seconds, cpu_seconds
         Of the solve, and processor time of this process.
     status
-        `optimal`, `feasible`, or why there is no plan.
+        `optimal`, `feasible`, `reordered` (no bound that holds for it), or why there is no plan.
     """
 
     case: Case
@@ -72,6 +75,7 @@ class Row(msgspec.Struct, frozen=True):
     seconds: float
     cpu_seconds: float
     status: str
+    reordered: bool = False
 
     @property
     def best(self) -> Figure | None:
@@ -109,6 +113,7 @@ class _Outcome:
     budget_bytes: int | None
     peak_bytes: int | None
     status: str
+    reordered: bool = False
 
 
 def measure(case: Case, graph: Graph, settings: Settings) -> Row:
@@ -135,6 +140,7 @@ def measure(case: Case, graph: Graph, settings: Settings) -> Row:
         round(time.monotonic() - begun, 2),
         round(time.process_time() - cpu, 2),
         found.status,
+        found.reordered,
     )
 
 
@@ -177,7 +183,9 @@ def _overhead(case: Case, graph: Graph, settings: Settings) -> _Outcome:
     bound = None
     if plan.lower_bound_ns >= 0 and plan.base_time_ns > 0:
         bound = max(0, plan.lower_bound_ns - plan.base_time_ns) / plan.base_time_ns
-    return _Outcome(plan.overhead, bound, plan.gap, budget, plan.peak_bytes, plan.status.value)
+    reordered = bool(bound) and not keeps_order(plan.schedule.computes())
+    status = "reordered" if reordered else plan.status.value
+    return _Outcome(plan.overhead, bound, plan.gap, budget, plan.peak_bytes, status, reordered)
 
 
 def _batch(case: Case, graph: Graph, settings: Settings) -> _Outcome:

@@ -23,8 +23,8 @@ def table(rows: Sequence[Row], skipped: Sequence[tuple[str, str]] = ()) -> str:
         [
             row.case.budget,
             _value(row, row.value) or row.status,
-            _value(row, row.bound),
-            "" if row.gap is None else format_percent(row.gap),
+            _value(row, row.bound) + "*" * row.reordered,
+            "" if row.gap is None else format_percent(row.gap) + "*" * row.reordered,
             _peak(row),
             f"{row.seconds:.1f}",
             "; ".join(_figure(row, figure) for figure in row.case.figures),
@@ -43,6 +43,8 @@ def table(rows: Sequence[Row], skipped: Sequence[tuple[str, str]] = ()) -> str:
         text.append(line)
     counts = Counter(row.verdict for row in rows)
     text += ["", f"{len(rows)} rows: " + ", ".join(f"{n} {word}" for word, n in counts.items())]
+    if any(row.reordered for row in rows):
+        text.append("* ours runs ops in another order; the bound speaks of the stored one only")
     reasons: dict[str, list[str]] = {}
     for name, reason in skipped:
         reasons.setdefault(reason, []).append(name)
