@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .check import check
+from .incumbent import keeps_order
 from .plan import Plan, Status, Stop
 from .schedule import Schedule
 from .simulate import simulate
@@ -39,8 +40,10 @@ class Origin:
 def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: Origin) -> Plan:
     """Simulate, wrap and check.
 
-    A schedule in another order may be faster than the bound, which speaks of the base order; the
-    plan then claims no more than its own time as the bound, and says so with the class.
+    A schedule in another order may be faster than the bound, which speaks of the base order. What
+    holds for every schedule is then only that it runs each op once, and the plan claims no more;
+    the class says what is known of the base order. Other schedules outside the class (an op run
+    twice between two others) claim their own time.
 
     Raises
     ------
@@ -50,13 +53,17 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
     schedule = Schedule.from_computes(graph, computes)
     simulation = simulate(graph, schedule)
     base = sum(op.time_ns for op in graph.ops)
-    bound = min(origin.lower_bound_ns, simulation.time_ns)
-    near = bound >= 0 and simulation.time_ns - bound <= origin.gap * simulation.time_ns
-    bound_class = "" if bound < 0 else BASE_ORDER_CLASS
-    if bound == base:
+    bound, bound_class = (
+        origin.lower_bound_ns,
+        "" if origin.lower_bound_ns < 0 else BASE_ORDER_CLASS,
+    )
+    if bound > simulation.time_ns and not keeps_order(computes):
+        bound_class = f"all schedules; in the base order none takes less than {bound} ns"
+        bound = base
+    elif bound == base:
         bound_class = "all schedules"
-    elif 0 <= bound < origin.lower_bound_ns:
-        bound_class += "; this plan, in another order, is faster than any of them"
+    bound = min(bound, simulation.time_ns)
+    near = bound >= 0 and simulation.time_ns - bound <= origin.gap * simulation.time_ns
     packages = ["numpy", "numba"]
     packages += {"highs": ["highspy"], "cpsat": ["ortools"]}.get(origin.backend, [])
     packages += [p for p in ("ortools", "pulp") if origin.backend.startswith(p)]

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.frontends.chains import random_layered
 from lowtide.frontends.generated import random_graph
 from lowtide.solver.baselines import BASELINES
 from lowtide.solver.check import check
 from lowtide.solver.errors import CheckError, InfeasibleError, InputError, LowtideError, NoPlanError
 from lowtide.solver.graph import Graph, Op, Tensor
+from lowtide.solver.incumbent import keeps_order
 from lowtide.solver.plan import Plan, Status, Stop
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
@@ -245,3 +247,27 @@ def test_check_refuses_other_resident_bytes() -> None:
     wrong = msgspec.structs.replace(plan, resident_bytes=plan.resident_bytes + 1)
     with pytest.raises(CheckError, match="resident"):
         check(graph, wrong)
+
+
+def test_another_order_can_beat_the_base_order() -> None:
+    """A plan below the bound of the base order claims no bound but that each op runs once."""
+    graph = random_layered(60, seed=1)
+    budget = int(no_recompute_peak(graph) * 0.85)
+    fixed = solve(graph, budget, order="base")
+    free = solve(graph, budget, order="any")
+    assert keeps_order(fixed.schedule.computes())
+    assert fixed.status == Status.OPTIMAL
+    assert free.time_ns < fixed.lower_bound_ns
+    assert not keeps_order(free.schedule.computes())
+    assert free.lower_bound_ns == free.base_time_ns
+    assert free.bound_class.startswith("all schedules")
+    check(graph, free)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_moves_repeat(threads: int) -> None:
+    """With a number of moves, two solves give the same plan."""
+    graph = random_layered(40, seed=2)
+    budget = int(no_recompute_peak(graph) * 0.8)
+    plans = [solve(graph, budget, threads=threads, moves=30_000, seed=5) for _ in range(2)]
+    assert plans[0].steps == plans[1].steps
