@@ -97,8 +97,8 @@ def smallest_found(
         target = single_op_bound(graph, any_order=any_order)[0] - graph.resident_bytes
     search = SequenceSearch(graph, seed)
     moves = min(MOST_MOVES, MOVES_PER_OP * len(graph.ops))
-    # Warm enough to leave plateaus, bytes dear enough that time hardly counts; then gently on.
-    for heat, order in ((10.0, 0.0), (10.0, 0.3), (1.0, 0.1)):
+    # Hot enough to leave plateaus, bytes dear enough that time hardly counts; then gently on.
+    for heat, order in ((30.0, 0.0), (10.0, 0.0), (10.0, 0.3), (1.0, 0.1)):
         if control.over or best.peak <= target:
             break
         found = search.improve(
