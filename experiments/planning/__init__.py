@@ -1,1 +1,1 @@
-"""How good plans are, and how fast they come: a 12-layer GPT-2, and public instances."""
+"""How good plans are, and how fast they come: a 12-layer GPT-2."""
