@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .assemble import BASE_ORDER_CLASS
+from .baselines import compile_heuristics
 from .control import Control
 from .incumbent import Incumbent
+from .job import Job
 from .milp.backends import backend as backend_named
+from .plan import Stop
 from .progress import Event, Silent
 from .refine import Refinement, refine
 from .search.anneal import Search, compile_search
@@ -22,6 +25,7 @@ from .smallest import single_op_bound, smallest_found
 
 if TYPE_CHECKING:
     from .graph import Graph
+    from .milp.problem import Backend
     from .progress import Progress
     from .search.anneal import Found
 
@@ -42,6 +46,8 @@ class Bracket:
         The executions that reach `found_bytes`.
     seconds
         That it took.
+    stopped_by
+        Why it ended.
     """
 
     found_bytes: int
@@ -49,6 +55,7 @@ class Bracket:
     any_order_bound_bytes: int
     computes: tuple[int, ...]
     seconds: float
+    stopped_by: Stop = Stop.DONE
     bound_class: str = BASE_ORDER_CLASS
 
     @property
@@ -78,14 +85,16 @@ def bracket(
     progress
         Told of every step; its times are bytes here.
     """
+    compile_heuristics()
     compile_search()
     compile_sequences()
     control = Control(time_limit)
     told = progress or Silent()
-    floor, _ = single_op_bound(graph, any_order=True)
-    bound, _ = single_op_bound(graph)
+    solver = backend_named(backend)
 
     with control.catching_interrupts():
+        floor, _ = single_op_bound(graph, any_order=True)
+        bound, _ = single_op_bound(graph)
         best = smallest_found(graph, seed, control.part(0.4), any_order=order == "any")
         reached = top = best.peak + graph.resident_bytes
 
@@ -96,7 +105,7 @@ def bracket(
         # Bisection; `top` is the smallest budget that is reached or could not be decided.
         while not control.over and top - bound > gap * reached:
             budget = (top + bound) // 2
-            possible, found = _fits(graph, budget, control.part(0.5), seed, backend)
+            possible, found = _fits(graph, budget, control.part(0.5), seed, solver)
             if not possible:
                 bound = budget + 1
                 tell(f"nothing fits {budget} B")
@@ -106,23 +115,27 @@ def bracket(
                 best = found
                 reached = top = best.peak + graph.resident_bytes
                 tell("integer program")
+    stop = Stop.DONE
+    if reached - bound > gap * reached:
+        stop = Stop.INTERRUPTED if control.interrupt.is_set() else Stop.TIME_LIMIT
     return Bracket(
         found_bytes=reached,
         bound_bytes=bound,
         any_order_bound_bytes=floor,
         computes=best.computes,
         seconds=control.elapsed,
+        stopped_by=stop,
     )
 
 
 def _fits(
-    graph: Graph, budget_bytes: int, control: Control, seed: int, backend: str
+    graph: Graph, budget_bytes: int, control: Control, seed: int, backend: Backend
 ) -> tuple[bool, Found | None]:
     """Whether a budget is possible in base order as far as is known, and a schedule within it."""
     base_ns = int(graph.arrays.time.sum())
     incumbent = Incumbent(budget_bytes - graph.resident_bytes, base_ns, control, Silent())
-    possible = refine(
-        graph, budget_bytes, incumbent, Search(graph, seed), backend=backend_named(backend),
-        gap=1.0, threads=1, seed=seed, state=Refinement(),
-    )  # fmt: skip
-    return possible, incumbent.best
+    # Any schedule within the budget will do: its gap is below 1.
+    job = Job(
+        graph, budget_bytes, incumbent, Search(graph, seed), backend, gap=1.0, threads=1, seed=seed
+    )
+    return refine(job, Refinement()), incumbent.best

@@ -20,12 +20,23 @@ class Control:
     ----------
     time_limit
         Seconds from now; infinity for none.
+    interrupt
+        The flag, if it is shared; setting it ends the search, from any thread.
+    repeatable
+        Whether nothing but the end of the time may depend on the clock.
     """
 
-    def __init__(self, time_limit: float = float("inf")) -> None:
+    def __init__(
+        self,
+        time_limit: float = float("inf"),
+        *,
+        interrupt: threading.Event | None = None,
+        repeatable: bool = False,
+    ) -> None:
         self._start = time.monotonic()
         self._deadline = self._start + time_limit
-        self.interrupt = threading.Event()
+        self.interrupt = interrupt or threading.Event()
+        self.repeatable = repeatable
 
     @property
     def elapsed(self) -> float:
@@ -49,9 +60,12 @@ class Control:
 
         Ctrl-C reaches it through this one.
         """
-        part = Control(min(most, share * self.remaining))
-        part.interrupt = self.interrupt
-        return part
+        seconds = self.allow(min(most, share * self.remaining))
+        return Control(seconds, interrupt=self.interrupt, repeatable=self.repeatable)
+
+    def allow(self, seconds: float) -> float:
+        """So many seconds of what is left; all that is left where the result has to repeat."""
+        return self.remaining if self.repeatable else min(seconds, self.remaining)
 
     @contextlib.contextmanager
     def catching_interrupts(self) -> Iterator[None]:

@@ -20,18 +20,15 @@ from .milp.root import strengthen
 from .milp.staged import build
 from .milp.stages import cut_after, free_tensors, merge_at, split_at, whole
 from .milp.starts import start_values
-from .options import EVERYTHING
 from .slots import Peaks, refined, slack_cuts
 from .windows import Windows
 
 if TYPE_CHECKING:
-    from .graph import Graph
-    from .incumbent import Incumbent
-    from .milp.problem import Backend, Floats
+    from .job import Job
+    from .milp.problem import Floats
     from .milp.staged import StagedProgram
     from .milp.stages import Stage
-    from .options import Techniques
-    from .search.anneal import Found, Search
+    from .search.anneal import Found
 
 # Share of the budget in small tensors that the program leaves out; refined away if it matters.
 SHARES = (1e-4, 0.0)
@@ -80,73 +77,43 @@ class Round:
     seconds: float
 
 
-def refine(
-    graph: Graph,
-    budget_bytes: int,
-    incumbent: Incumbent,
-    search: Search,
-    *,
-    backend: Backend,
-    gap: float,
-    threads: int,
-    seed: int,
-    techniques: Techniques = EVERYTHING,
-    state: Refinement | None = None,
-) -> bool:
+def refine(job: Job, state: Refinement) -> bool:
     """Close the gap as far as time allows; False if no schedule of the class meets the budget.
 
     `state` is read and written: given again with a smaller budget, its cut is where that one
     begins, and its bound holds.
     """
-    state = Refinement() if state is None else state
-    if state.budget_bytes >= budget_bytes:
-        incumbent.raise_bound(state.bound_ns, "bound of a larger budget")
-    loop = _Refine(graph, budget_bytes, incumbent, search, backend, gap, threads, seed,
-                   techniques, state)  # fmt: skip
-    possible = loop.run()
-    state.bound_ns, state.budget_bytes = incumbent.bound_ns, budget_bytes
+    if state.budget_bytes >= job.budget_bytes:
+        job.incumbent.raise_bound(state.bound_ns, "bound of a larger budget")
+    possible = _Refine(job, state).run()
+    state.bound_ns, state.budget_bytes = job.incumbent.bound_ns, job.budget_bytes
     return possible
 
 
 class _Refine:
-    def __init__(
-        self,
-        graph: Graph,
-        budget_bytes: int,
-        incumbent: Incumbent,
-        search: Search,
-        backend: Backend,
-        gap: float,
-        threads: int,
-        seed: int,
-        techniques: Techniques,
-        state: Refinement,
-    ) -> None:
-        self.graph = graph
-        self.budget_bytes = budget_bytes
-        self.incumbent = incumbent
-        self.control = incumbent.control
-        self.search = search
-        self.backend = backend
-        self.gap = gap
-        self.threads = threads
-        self.seed = seed
-        self.techniques = techniques
+    def __init__(self, job: Job, state: Refinement) -> None:
+        self.job = job
+        self.graph = job.graph
+        self.incumbent = job.incumbent
+        self.control = job.incumbent.control
+        self.search = job.search
+        self.gap = job.gap
+        self.techniques = job.techniques
         self.state = state
         self.stalled = False
-        self.windows = Windows(graph, budget_bytes, incumbent, search, backend, techniques, seed,
-                               self._near)  # fmt: skip
+        self.cutoff = INF  # of the last program
+        self.windows = Windows(job, self._near)
         if not state.stages:
             state.stages = self._first_cut()
-        self.free = free_tensors(graph, incumbent.room, SHARES[state.share])
+        self.free = free_tensors(job.graph, job.incumbent.room, SHARES[state.share])
 
     def run(self) -> bool:
         incumbent, state = self.incumbent, self.state
         while not self.control.over:
             begun = self.control.elapsed
-            program = build(self.graph, self.budget_bytes, state.stages, self.free)
+            program = build(self.graph, self.job.budget_bytes, state.stages, self.free)
             answer = self._solve(program, begun)
-            if answer.outcome == Outcome.INFEASIBLE and incumbent.best is None:
+            if answer.outcome == Outcome.INFEASIBLE and self.cutoff == INF:
                 return False
             if incumbent.gap <= self.gap:
                 return True
@@ -211,10 +178,10 @@ class _Refine:
     def _solve(self, program: StagedProgram, begun: float) -> Answer:
         """One round's linear and integer programs; raises the bound."""
         incumbent, techniques = self.incumbent, self.techniques
-        cutoff = INF
+        self.cutoff = cutoff = INF
         if incumbent.best is not None:
             aim = incumbent.best.time * (1.0 - 0.9 * self.gap)
-            cutoff = aim / program.ns_per_unit
+            self.cutoff = cutoff = aim / program.ns_per_unit
         limit = self._limit()
         fixed, root_bound, interior = 0, -INF, None
         if techniques.chain_cuts or techniques.interior_rows or techniques.fixing:
@@ -234,9 +201,9 @@ class _Refine:
         use_cutoff = techniques.cutoff
         if techniques.mip_start and not use_cutoff and incumbent.in_order is not None:
             start = start_values(program, incumbent.in_order.computes, interior)
-        answer = self.backend.solve(
+        answer = self.job.backend.solve(
             program.problem, control=self.control, time_limit=limit, gap=gap,
-            threads=self.threads, seed=self.seed, start=start,
+            threads=self.job.threads, seed=self.job.seed, start=start,
             cutoff=cutoff if use_cutoff else INF,
         )  # fmt: skip
         self._raise(program, min(answer.bound, cutoff))
@@ -266,7 +233,7 @@ class _Refine:
         remaining = self.control.remaining
         if self.stalled:
             return remaining
-        return min(remaining, max(4.0, (EARLY if self.techniques.rough else 0.4) * remaining))
+        return self.control.allow(max(4.0, (EARLY if self.techniques.rough else 0.4) * remaining))
 
     def _polish(self, realised: Found | None) -> None:
         """Local search from the realised schedule, then from the best one if that is another."""

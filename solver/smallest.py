@@ -44,14 +44,19 @@ def single_op_bound(graph: Graph, *, any_order: bool = False) -> tuple[int, int]
         where = int(during.argmax()) if len(during) else -1
         return (int(during[where]) if len(during) else 0) + graph.resident_bytes, where
     best, where = int(kept.sum()), len(graph.ops) - 1  # at the end all outputs are there
+    # What comes before in base order holds what an op depends on: most ops need no closer look.
+    at_most = own + np.cumsum(kept) - kept
+    if at_most.max(initial=0) <= best:
+        return best + graph.resident_bytes, where
     makers = np.flatnonzero(kept)
-    bit = {int(op): 1 << place for place, op in enumerate(makers)}
-    before = _outputs_before(graph, bit)
-    for op in np.argsort(-own, kind="stable").tolist():
-        if own[op] + kept.sum() <= best:
+    before = _outputs_before(graph, {int(op): 1 << place for place, op in enumerate(makers)})
+    width = (len(makers) + 7) // 8
+    for op in np.argsort(-at_most, kind="stable").tolist():
+        if at_most[op] <= best:
             break
-        mask = before[op]
-        during_op = int(own[op]) + sum(int(kept[i]) for i in makers if mask & bit[int(i)])
+        bits = np.frombuffer(before[op].to_bytes(width, "little"), dtype=np.uint8)
+        needed = np.unpackbits(bits, count=len(makers), bitorder="little")
+        during_op = int(own[op] + kept[makers] @ needed)
         if during_op > best:
             best, where = during_op, op
     return best + graph.resident_bytes, where

@@ -6,6 +6,8 @@ import math
 import os
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from .assemble import Origin, assemble
 from .auto import auto
 from .baselines import BASELINES, compile_heuristics
@@ -13,6 +15,7 @@ from .blocks.plan import compile_blocks, plan_blocks
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
 from .incumbent import Incumbent, keeps_order
+from .job import Job
 from .milp.backends import backend as backend_named
 from .milp.problem import Outcome
 from .milp.staged import build
@@ -21,6 +24,7 @@ from .milp.starts import start_values
 from .options import EVERYTHING, Techniques
 from .plan import Plan, Stop
 from .progress import Silent
+from .refine import Refinement
 from .schedule import Schedule
 from .search.anneal import Search, compile_search
 from .search.sequence import compile_sequences
@@ -29,9 +33,10 @@ from .smallest import baseline_starts, limiting_op, single_op_bound, smallest_fo
 from .units import format_bytes, format_percent, parse_budget
 
 if TYPE_CHECKING:
+    import threading
+
     from .graph import Graph
     from .progress import Progress
-    from .refine import Refinement
     from .search.anneal import Found
 
 METHODS: tuple[str, ...] = ("auto", "milp", *BASELINES)
@@ -55,6 +60,7 @@ def solve(
     lower_bound_ns: int = 0,
     refinement: Refinement | None = None,
     techniques: Techniques = EVERYTHING,
+    interrupt: threading.Event | None = None,
 ) -> Plan:
     """The fastest schedule of `graph` within `budget`.
 
@@ -80,8 +86,8 @@ def solve(
         `base`: ops run for the first time in base order, the class that integer programs and their
         bounds speak of. `any`: method `auto` looks for better orders, too.
     moves
-        Moves of the sequence search in method `auto`, all of them whatever time they take, so that
-        its part of the result depends on the seed alone. None: as many as time allows.
+        Moves of the sequence search in method `auto`. The plan then depends on the seed and the
+        threads, and on the time limit only if that ends the search. None: as many as time allows.
     progress
         Told of every new incumbent and bound.
     start
@@ -93,6 +99,9 @@ def solve(
         it where it ended itself.
     techniques
         Parts of method `auto` that can be left out, for studies.
+    interrupt
+        Ends the search once it is set, as Ctrl-C does, which sets it; for solves in other threads
+        than the main one, and for several that one Ctrl-C shall end.
 
     Returns
     -------
@@ -120,6 +129,8 @@ def solve(
         raise InputError(f"no order {order!r}: choose any or base")
     if moves is not None and moves < 1:
         raise InputError(f"moves must be at least 1, not {moves}")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"seed must be in [0, 2**31), not {seed}")
     if not graph.ops:
         raise InputError(f"graph {graph.name!r} has no ops: nothing to plan")
     compile_heuristics()
@@ -129,7 +140,7 @@ def solve(
         compile_sequences()
     if method == "auto" and len(graph.ops) >= BLOCKS_FROM:
         compile_blocks()
-    control = Control(time_limit)
+    control = Control(time_limit, interrupt=interrupt, repeatable=moves is not None)
     everything = simulate(graph, Schedule.keep_everything(graph))
     budget_bytes = parse_budget(
         budget, resident_bytes=graph.resident_bytes, peak_bytes=everything.peak_bytes
@@ -153,82 +164,63 @@ def solve(
             return plan(tuple(range(len(graph.ops))), everything.time_ns)
         in_any = method == "auto" and order == "any"
         floor, op = single_op_bound(graph, any_order=in_any)
-        search = Search(graph, seed)
-        starts = _starts(graph, search, budget_bytes, incumbent, start, seed=seed,
-                         any_order=in_any, blocks=techniques.blocks)  # fmt: skip
+        job = Job(
+            graph, budget_bytes, incumbent, Search(graph, seed), backend_named(backend), gap,
+            threads, seed, in_any, moves, techniques,
+        )  # fmt: skip
+        starts = _starts(job, start)
         if floor > budget_bytes:
-            raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=True,
-                              any_order=in_any, op=op)  # fmt: skip
+            reason = f"; {graph.ops[op].name} alone needs {format_bytes(floor)} ({floor} B)"
+            raise _infeasible(job, floor, reason, proven=True)
         if method == "auto":
-            possible = auto(graph, search, starts, incumbent, budget_bytes, gap=gap,
-                            backend=backend_named(backend), threads=threads, seed=seed,
-                            any_order=order == "any", moves=moves, techniques=techniques,
-                            refinement=refinement)  # fmt: skip
+            possible = auto(job, starts, Refinement() if refinement is None else refinement)
         else:
-            possible = _whole_program(graph, search, incumbent, budget_bytes, gap=gap,
-                                      backend=backend, threads=threads, seed=seed)  # fmt: skip
+            possible = _whole_program(job)
         if incumbent.best is None:
             if not possible:
                 # That no schedule in the base order fits says nothing of other orders.
-                raise _infeasible(graph, incumbent, budget_bytes, seed=seed, proven=not in_any,
-                                  any_order=in_any)  # fmt: skip
+                reason = " in the base order, and none was found in another" if in_any else ""
+                raise _infeasible(job, floor, reason, proven=not in_any)
             if control.interrupt.is_set():
                 raise KeyboardInterrupt
+            if not control.over:
+                raise _infeasible(job, floor, " that the search can find", proven=False)
             raise _none_in_time(graph, incumbent, budget_bytes, time_limit)
         return plan(incumbent.best.computes, incumbent.bound_ns)
 
 
-def _starts(
-    graph: Graph,
-    search: Search,
-    budget_bytes: int,
-    incumbent: Incumbent,
-    start: Plan | None,
-    *,
-    seed: int,
-    any_order: bool,
-    blocks: bool,
-) -> list[Found]:
+def _starts(job: Job, start: Plan | None) -> list[Found]:
+    """The base order first, then what is given and what heuristics find."""
+    graph, search, incumbent = job.graph, job.search, job.incumbent
     starts = [search.measure(range(len(graph.ops)))]
     if start is not None:
         if start.graph_hash != graph.structure_hash:
             raise InputError(f"the plan to start from is for another graph ({start.graph_name})")
         given = search.measure(start.schedule.computes())
-        if any_order or keeps_order(given.computes):
+        if job.any_order or keeps_order(given.computes):
             starts.append(given)
             incumbent.offer(given, "given plan")
-    for name, found in baseline_starts(graph, search, budget_bytes, incumbent.control):
+    for name, found in baseline_starts(graph, search, job.budget_bytes, incumbent.control):
         incumbent.offer(found, name)
         starts.append(found)
-    if blocks and len(graph.ops) >= BLOCKS_FROM:
-        composed = plan_blocks(graph, incumbent.room, incumbent.control, seed=seed)
+    if job.techniques.blocks and len(graph.ops) >= BLOCKS_FROM:
+        composed = plan_blocks(graph, incumbent.room, incumbent.control, seed=job.seed)
         if composed is not None:
             incumbent.offer(composed, "repeated blocks")
             starts.append(composed)
     return starts
 
 
-def _whole_program(
-    graph: Graph,
-    search: Search,
-    incumbent: Incumbent,
-    budget_bytes: int,
-    *,
-    gap: float,
-    backend: str,
-    threads: int,
-    seed: int,
-) -> bool:
+def _whole_program(job: Job) -> bool:
     """Checkmate's model with every op an exact stage, in one go; False: proven infeasible."""
-    import numpy as np
-
+    graph, incumbent = job.graph, job.incumbent
     free = free_tensors(graph, incumbent.room, 0.0)
-    program = build(graph, budget_bytes, every_op(graph), free)
+    program = build(graph, job.budget_bytes, every_op(graph), free)
     known = incumbent.in_order
     start = None if known is None else start_values(program, known.computes)
-    answer = backend_named(backend).solve(
+    answer = job.backend.solve(
         program.problem, control=incumbent.control, time_limit=incumbent.control.remaining,
-        gap=gap / 2, threads=threads, seed=seed, start=start,
+        gap=job.gap / 2, threads=job.threads, seed=job.seed, start=start,
     )  # fmt: skip
     if answer.outcome == Outcome.INFEASIBLE:
         return incumbent.best is not None
@@ -237,7 +229,7 @@ def _whole_program(
     if answer.values is not None:
         firsts = np.arange(len(graph.ops), dtype=np.int64)
         carried, again = program.carried(answer.values), program.again(answer.values)
-        incumbent.offer(search.realise_carried(firsts, carried, again), "integer program")
+        incumbent.offer(job.search.realise_carried(firsts, carried, again), "integer program")
     return True
 
 
@@ -264,28 +256,15 @@ def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) ->
     return schedule.computes()
 
 
-def _infeasible(
-    graph: Graph,
-    incumbent: Incumbent,
-    budget_bytes: int,
-    *,
-    seed: int,
-    proven: bool,
-    any_order: bool,
-    op: int = -1,
-) -> InfeasibleError:
-    """Find the smallest budget that can be reached, and say it."""
-    control = Control(min(15.0, max(2.0, incumbent.control.remaining)))
-    control.interrupt = incumbent.control.interrupt
-    found = smallest_found(graph, seed, control, any_order=any_order)
-    smallest = found.peak + graph.resident_bytes
+def _infeasible(job: Job, floor: int, reason: str, *, proven: bool) -> InfeasibleError:
+    """Find the smallest budget that can be reached, and say it; `floor`: what one op needs."""
+    graph, outer = job.graph, job.incumbent.control
+    control = Control(min(15.0, max(2.0, outer.remaining)), interrupt=outer.interrupt)
+    found = smallest_found(
+        graph, job.seed, control, any_order=job.any_order, target=floor - graph.resident_bytes
+    )
+    budget_bytes, smallest = job.budget_bytes, found.peak + graph.resident_bytes
     setter = limiting_op(graph, found.computes)
-    floor, floor_op = single_op_bound(graph, any_order=any_order)
-    reason = ""
-    if op >= 0:
-        reason = f"; {graph.ops[floor_op].name} alone needs {format_bytes(floor)} ({floor} B)"
-    if not proven:
-        reason = " in the base order, and none was found in another"
     return InfeasibleError(
         f"no schedule fits {format_bytes(budget_bytes)} ({budget_bytes} B){reason}; the smallest "
         f"budget found is {format_bytes(smallest)} ({smallest} B, "

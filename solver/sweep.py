@@ -7,6 +7,7 @@ begins with the plan of its neighbour and ends early where the neighbours' resul
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -83,17 +84,18 @@ def sweep(
     curve = Curve(graph, sorted({amount for _, amount in asked}), gap, backend)
     names = {amount: text for text, amount in reversed(asked)}
     refinement = Refinement()
+    interrupt = threading.Event()
     interrupted = False
     try:
         for point in reversed(curve.points):
+            plan = None
             if not curve.settled(point):
-                plan = None
                 try:
                     plan = solve(
                         graph, point.budget_bytes, method=METHOD, time_limit=time_limit, gap=gap,
                         threads=threads, seed=seed, backend=backend, order=order, moves=moves,
                         progress=progress, start=curve.start(point), lower_bound_ns=point.bound_ns,
-                        refinement=refinement,
+                        refinement=refinement, interrupt=interrupt,
                     )  # fmt: skip
                 except InfeasibleError as error:
                     curve.miss(point, error, 0.0)
@@ -101,11 +103,12 @@ def sweep(
                     curve.miss(point, error, time_limit)
                 if plan is not None:
                     curve.take(point, plan)
-                    interrupted = plan.stopped_by is Stop.INTERRUPTED
             if on_row is not None:
                 row = curve.row(point, names[point.budget_bytes])
                 if row is not None:
                     on_row(row, len(curve.points))
+            stopped = plan is not None and plan.stopped_by is Stop.INTERRUPTED
+            interrupted = stopped or interrupt.is_set()
             if interrupted:
                 break
     except KeyboardInterrupt:
@@ -156,7 +159,8 @@ class Point:
     seconds, stopped_by
         Of the solve at this budget.
     missed
-        The error where a solve at this budget, or at a larger one, found no plan.
+        The error where a solve at this budget found no plan, or proved that none exists at a larger
+        one.
     """
 
     budget_bytes: int
@@ -214,10 +218,16 @@ class Curve:
                 point.bound_ns = max(point.bound_ns, bound_ns)
 
     def miss(self, point: Point, error: InfeasibleError | NoPlanError, seconds: float) -> None:
-        """No plan at `point`: nor will there be one at smaller budgets, in the same time."""
+        """No plan at `point`; if none exists, nor is there one at smaller budgets."""
         point.seconds += seconds
+        point.missed = error
         for other in self.points:
-            if other.budget_bytes <= point.budget_bytes and other.missed is None:
+            if (
+                isinstance(error, InfeasibleError)
+                and error.proven
+                and other.budget_bytes <= point.budget_bytes
+                and other.missed is None
+            ):
                 other.missed = error
 
     def row(self, point: Point, text: str) -> Row | None:

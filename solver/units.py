@@ -12,6 +12,7 @@ _FACTORS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 MOST_BUDGETS = 1000  # in one range
+MOST_BYTES = 2.0**62  # more than any memory
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*|%)\s*$")
 
 
@@ -47,12 +48,19 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
     if not value > 0 or value == float("inf"):
         raise InputError(f"budget {text!r} must be more than zero and finite")
     if unit == "%":
-        return resident_bytes + int((peak_bytes - resident_bytes) * value / 100.0)
+        return resident_bytes + _whole(text, (peak_bytes - resident_bytes) * value / 100.0)
     if unit not in _FACTORS:
         raise InputError(
             f"budget {text!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, kB, MB, GB or %"
         )
-    return int(value * _FACTORS[unit])
+    return _whole(text, value * _FACTORS[unit])
+
+
+def _whole(text: str | float, amount: float) -> int:
+    """An amount as whole bytes."""
+    if not amount < MOST_BYTES:
+        raise InputError(f"budget {text!r} is more than any memory")
+    return int(amount)
 
 
 def expand_budgets(text: str) -> list[str]:
@@ -90,6 +98,8 @@ def _range(text: str) -> list[str]:
         raise wrong
     low, high, unit = float(first.group(1)), float(last.group(1)), first.group(2)
     amount = float(by.group(1))
+    if not max(low, high, amount) < MOST_BYTES:
+        raise wrong
     if by.group(2) == "":
         count = int(amount)
         if count != amount or not 2 <= count <= MOST_BUDGETS or low == high:

@@ -22,14 +22,12 @@ from .slots import overshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .graph import Graph
-    from .incumbent import Incumbent
+    from .job import Job
     from .milp.interior import Interior
-    from .milp.problem import Backend, Floats
+    from .milp.problem import Floats
     from .milp.staged import StagedProgram
     from .milp.stages import Bools, Stage
-    from .options import Techniques
-    from .search.anneal import Found, Search
+    from .search.anneal import Found
 
 SECONDS = 4.0  # of one integer program at most
 TRIES = 4  # refinements of the cut for one window
@@ -47,28 +45,15 @@ class Windows:
         Turns a schedule, which may break the budget, into one that does not, or None.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        budget_bytes: int,
-        incumbent: Incumbent,
-        search: Search,
-        backend: Backend,
-        techniques: Techniques,
-        seed: int,
-        polish: Callable[[Found], Found | None],
-    ) -> None:
-        self.graph = graph
-        self.budget_bytes = budget_bytes
-        self.incumbent = incumbent
-        self.search = search
-        self.backend = backend
-        self.techniques = techniques
-        self.seed = seed
+    def __init__(self, job: Job, polish: Callable[[Found], Found | None]) -> None:
+        self.job = job
+        self.graph = job.graph
+        self.incumbent = job.incumbent
         self.polish = polish
         self.stages: tuple[Stage, ...] = ()
         self.hints: tuple[Stage, ...] = ()
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(job.seed)
+        graph = job.graph
         arrays = graph.arrays
         recomputable = np.flatnonzero((arrays.recompute != 0) & (arrays.time > 0))
         bytes_made = np.add.reduceat(
@@ -130,27 +115,28 @@ class Windows:
         """The schedule of the best solution in the window, if one is better than the incumbent."""
         incumbent, best = self.incumbent, self.incumbent.in_order
         assert best is not None
-        program = build(self.graph, self.budget_bytes, self.stages, free)
+        program = build(self.graph, self.job.budget_bytes, self.stages, free)
         values = start_values(program, best.computes)
         if values is None:  # the incumbent leaves the base order
             return None
         _pin(program, values, window)
+        limit = incumbent.control.allow(SECONDS)
         cutoff = (best.time - 0.5) / program.ns_per_unit
-        root = strengthen(program, control=incumbent.control, time_limit=SECONDS, cutoff=cutoff,
-                          techniques=self.techniques)  # fmt: skip
+        root = strengthen(program, control=incumbent.control, time_limit=limit, cutoff=cutoff,
+                          techniques=self.job.techniques)  # fmt: skip
         if root.outcome != Outcome.OPTIMAL or root.bound >= cutoff:
             return None
         if root.interior is not None:
             _pin_own(program, root.interior, best.computes, window)
-        answer = self.backend.solve(
-            program.problem, control=incumbent.control, time_limit=SECONDS, gap=1e-5, threads=1,
-            seed=self.seed, cutoff=cutoff,
+        answer = self.job.backend.solve(
+            program.problem, control=incumbent.control, time_limit=limit, gap=1e-5, threads=1,
+            seed=self.job.seed, cutoff=cutoff,
         )  # fmt: skip
         if answer.values is None:
             return None
         firsts = np.array([stage.first for stage in self.stages], dtype=np.int64)
         carried, again = program.carried(answer.values), program.again(answer.values)
-        return self.search.realise_carried(firsts, carried, again)
+        return self.job.search.realise_carried(firsts, carried, again)
 
 
 def _pin(program: StagedProgram, values: Floats, window: Bools) -> None:

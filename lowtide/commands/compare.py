@@ -11,14 +11,13 @@ from ..solver.errors import InputError
 from ..solver.units import expand_budgets, format_percent
 from .options import BUDGETS_HELP, Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
 from .progress import spinner
+from .solve import INTERRUPTED
 from .target import writable
 from .terminal import Terminal, aligned, stdout_to_stderr
 
 if TYPE_CHECKING:
     from ..report.scale import Scale
     from ..solver.compare import Comparison, Row
-
-INTERRUPTED = 130
 
 
 def compare(

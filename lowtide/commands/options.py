@@ -65,7 +65,7 @@ Moves = Annotated[
         help="Moves of the search, instead of as many as time allows: a result that repeats.",
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same plan.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Same seed, same plan.")]
 Backend = Annotated[
     str, typer.Option(metavar="NAME", help="highs, ortools, cpsat or pulp[:SOLVER].")
 ]

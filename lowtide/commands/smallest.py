@@ -9,6 +9,7 @@ import typer
 
 from .options import Backend, GraphFile, Json, Order, Quiet, Seed, TimeLimit
 from .progress import spinner
+from .solve import INTERRUPTED, TIME_LIMIT
 from .target import writable
 from .terminal import Terminal, facts, stdout_to_stderr
 
@@ -39,6 +40,7 @@ def smallest(
     from ..solver.bracket import bracket
     from ..solver.files import read_graph, write_plan
     from ..solver.milp.backends import backend as backend_named
+    from ..solver.plan import Stop
 
     terminal = Terminal(json, quiet)
     if output is not None:
@@ -72,7 +74,14 @@ def smallest(
         "gap": found.gap,
         "overhead": plan.overhead,
         "seconds": found.seconds,
+        "stopped_by": found.stopped_by.value,
         "plan": None if output is None else str(output),
     }
     terminal.product(facts(rows), document)
+    if found.stopped_by is Stop.INTERRUPTED:
+        terminal.log("interrupted: a smaller budget may be possible")
+        return INTERRUPTED
+    if found.stopped_by is Stop.TIME_LIMIT:
+        terminal.log("time limit reached: a smaller budget may be possible")
+        return TIME_LIMIT
     return 0

@@ -9,7 +9,7 @@ import typer
 
 from ..solver.errors import InfeasibleError, InputError
 from ..solver.units import expand_budgets
-from .compare import INTERRUPTED, comparison_document, outcome, percent, status
+from .compare import comparison_document, outcome, percent, status
 from .options import (
     BUDGETS_HELP,
     Backend,
@@ -24,6 +24,7 @@ from .options import (
     TimeLimit,
 )
 from .progress import spinner
+from .solve import INTERRUPTED
 from .target import writable
 from .terminal import Terminal, aligned, stdout_to_stderr
 

@@ -271,9 +271,9 @@ class Search:
         cold = heat * 1e-3
         chunk = max(20, min(CHUNK, CHUNK_WORK // len(self.graph.ops)))
         while not control.over:
-            share = (control.elapsed - begun) / seconds
-            if moves is not None:
-                share = max(share, done / moves)
+            share = 0.0 if moves is None else done / moves
+            if moves is None or not control.repeatable:
+                share = max(share, (control.elapsed - begun) / seconds)
             if share >= 1.0 and key[0] > 0 and not rescue:
                 # Nothing within the budget yet: a while longer, with bytes dear.
                 rescue = True

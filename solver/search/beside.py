@@ -9,6 +9,7 @@ without, it goes on from the best schedule that there is, whoever found it.
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import TYPE_CHECKING
 
 from .sequence import SequenceSearch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..incumbent import Incumbent
     from .anneal import Found
 
+ORIGIN = "sequence search"
 # First temperature in times of an average op, and share of moves that change the order only.
 CYCLES: tuple[tuple[float, float], ...] = ((0.75, 0.3), (4.0, 0.1), (0.75, 0.3), (2.0, 0.5))
 MOVES_PER_OP = 1500  # of the first cycle
@@ -51,6 +53,8 @@ class Beside:
     ) -> None:
         self._search = SequenceSearch(graph, seed * 1_000_003)
         self._incumbent = incumbent
+        # What is to repeat must not hear of, nor be heard by, threads whose timing varies.
+        self._mine = incumbent if moves is None else incumbent.apart()
         self._starts = starts
         self._first = min(MOST_MOVES, MOVES_PER_OP * len(graph.ops))
         self._any_order = any_order
@@ -59,42 +63,38 @@ class Beside:
         self._cycle = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def run(self, cycles: int | None = None) -> None:
-        """Run some more cycles here and now; None: until told to stop or time is up."""
-        last = None if cycles is None else self._cycle + cycles
-        while not self._over and (last is None or self._cycle < last):
+        """Run so many cycles here and now; all there is time for, or moves, if that is given."""
+        endless = cycles is None or self._left is not None
+        while not self._over and (endless or self._cycle < (cycles or 0)):
             self._one_cycle()
 
     def start(self) -> None:
-        """Run until `stop` in a thread."""
+        """Run until `finish` in a thread."""
         self._thread = threading.Thread(target=self._guarded, daemon=True)
         self._thread.start()
 
-    def stop(self, *, after_cycles: int = 0) -> None:
-        """Wait until that many cycles, or all moves that were given, are done; end the thread.
+    def finish(self, cycles: int) -> None:
+        """Wait until so many cycles, or all moves if given, are done; end; hand over the best.
 
-        Raises
-        ------
-        Exception
-            What went wrong in the thread.
+        A search that broke down is told of in a warning: it must not cost what others found.
         """
-        if self._thread is None:
-            return
-        while self._thread.is_alive() and not self._over:
-            if self._left is None and self._cycle >= after_cycles:
+        while self._thread is not None and self._thread.is_alive() and not self._over:
+            if self._left is None and self._cycle >= cycles:
                 break
             self._thread.join(0.02)
         self._stop.set()
-        self._thread.join()
-        self._thread = None
+        if self._thread is not None:
+            self._thread.join()
+        self._incumbent.offer(self._mine.best, ORIGIN)
         if self._error is not None:
-            raise self._error
+            warnings.warn(f"the sequence search ended early: {self._error!r}", stacklevel=2)
 
     @property
     def _over(self) -> bool:
-        best = self._incumbent.best
+        best = self._mine.best
         perfect = best is not None and best.time <= self._base_ns
         done = self._left is not None and self._left <= 0
         return self._stop.is_set() or self._incumbent.control.over or perfect or done
@@ -102,13 +102,13 @@ class Beside:
     def _guarded(self) -> None:
         try:
             self.run()
-        except BaseException as error:  # handed to the thread that waits for this one
+        except Exception as error:  # handed to the thread that waits for this one
             self._error = error
 
     def _one_cycle(self) -> None:
         heat, order = CYCLES[self._cycle % len(CYCLES)]
         start = self._starts[self._cycle % len(self._starts)]
-        best = self._incumbent.best
+        best = self._mine.best
         if self._left is None and best is not None and self._cycle % 2 == 0:
             start = best
         moves = self._first * 2 ** min(self._cycle, 4)
@@ -120,7 +120,7 @@ class Beside:
             start.computes, room, control=self._incumbent.control, moves=moves, heat=heat,
             order=order if self._any_order else 0.0, stop=self._stop,
         )  # fmt: skip
-        self._incumbent.offer(found, "sequence search")
+        self._mine.offer(found, ORIGIN)
         if found.peak <= room and (self._starts[0].peak > room or found.time < start.time):
             self._starts[0] = found
         self._cycle += 1

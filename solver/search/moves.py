@@ -19,6 +19,7 @@ from .state import (
     add_run,
     fits,
     last_use,
+    next_use,
     remove_run,
     run_before,
 )
@@ -68,22 +69,6 @@ def empty_before(line: Line, slot: int, above: int) -> int:
         if line.op_at[s] < 0:
             return s
     return -1
-
-
-@njit(cache=True, nogil=True)
-def next_use(line: Line, tensor: int, slot: int) -> int:
-    """Slot of the first read of `tensor` after `slot`; the number of slots if there is none."""
-    first = line.use_ptr[tensor]
-    low, high = first, first + line.use_len[tensor]
-    while low < high:
-        middle = (low + high) >> 1
-        if line.uses[middle] <= slot:
-            low = middle + 1
-        else:
-            high = middle
-    if low < first + line.use_len[tensor]:
-        return int(line.uses[low])
-    return len(line.op_at)
 
 
 @njit(cache=True, nogil=True)

@@ -22,7 +22,7 @@ from .moves import (
     shift_stretch,
     take_back,
 )
-from .state import TIME, Line, commit, empty_line, excess, lay_out, peak_slot, read_out, roll_back
+from .state import TIME, Line, commit, excess, lay_out, line_for, peak_slot, read_out, roll_back
 
 if TYPE_CHECKING:
     import threading
@@ -185,8 +185,7 @@ class SequenceSearch:
         """Make the tables."""
         a = self.graph.arrays
         self.arrays = arrays_of(self.graph)
-        users = np.diff(a.use_ptr)
-        self.line = empty_line(self.arrays, users)
+        self.line = line_for(self.arrays, np.arange(len(self.graph.ops)))
         weight = a.size * (a.producer >= 0) * (a.output == 0)
         self.extra = Extra(
             use_ptr=a.use_ptr, use_op=a.use_idx, recompute=a.recompute,
@@ -225,10 +224,12 @@ class SequenceSearch:
             Fixed price of all bytes of `room` in times of the step; None: found on the way, so
             that the search hovers at the budget and settles below it.
         """
-        slots = len(self.line.op_at)
-        current = np.zeros(slots + 1, dtype=np.int64)
-        current[0] = len(computes)
-        current[1 : len(computes) + 1] = computes
+        begin = np.array(computes, dtype=np.int64)
+        if not lay_out(self.arrays, self.line, begin, len(begin)):  # more than the line can hold
+            self.line = line_for(self.arrays, begin)
+        current = np.zeros(len(self.line.op_at) + 1, dtype=np.int64)
+        current[0] = len(begin)
+        current[1 : len(begin) + 1] = begin
         best = current.copy()
         time, peak, _ = cost(self.arrays, current[1:], len(computes))
         key = np.array([max(0, peak - room), time], dtype=np.int64)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-RUNS = 32  # executions of one op at most
+RUNS = 32  # executions of one op that there is room for at least
 SPREAD = 8  # slots per op at least
 STRETCHES = 64  # parts of the line whose peaks are told apart; a power of two, no more than slots
 
@@ -41,7 +41,7 @@ class Line(NamedTuple):
     op_at
         Per slot: the op that runs there, -1 for none. The last slot stays empty.
     runs, run_len
-        Per op: its slots, ascending, at most `RUNS`.
+        Per op: its slots, ascending, and how many there are.
     use_ptr, uses, use_len
         Per tensor: slots that read it, ascending; room for `use_ptr[t+1] - use_ptr[t]`. Tensors
         that stay to the end are left out.
@@ -70,23 +70,26 @@ class Line(NamedTuple):
     number: Ints
 
 
-def empty_line(g: Arrays, users: Ints) -> Line:
-    """Room for sequences of a graph; `users` is the number of ops that read each tensor."""
-    count = len(g.time)
+def line_for(g: Arrays, computes: Ints) -> Line:
+    """Room for sequences of a graph like `computes`, and for twice as many runs and reads."""
+    count, tensors = len(g.time), len(g.size)
+    runs = np.bincount(computes, minlength=count)
     slots = 64
-    while slots < SPREAD * count:
+    while slots < max(SPREAD * count, 4 * len(computes) + 4):
         slots *= 2
-    room = np.where(users > 0, 6 * users + 16, 0)
-    use_ptr = np.zeros(len(users) + 1, dtype=np.int64)
+    users = np.bincount(g.in_idx, minlength=tensors)
+    reads = np.bincount(g.in_idx, np.repeat(runs, np.diff(g.in_ptr)), minlength=tensors)
+    room = np.where(users > 0, np.maximum(6 * users, 2 * reads.astype(np.int64)) + 16, 0)
+    use_ptr = np.zeros(tensors + 1, dtype=np.int64)
     np.cumsum(room, out=use_ptr[1:])
     zeros = np.zeros
     return Line(
         op_at=np.full(slots, -1, dtype=np.int64),
-        runs=zeros((count, RUNS), dtype=np.int64),
+        runs=zeros((count, max(RUNS, 2 * int(runs.max(initial=0)))), dtype=np.int64),
         run_len=zeros(count, dtype=np.int64),
         use_ptr=use_ptr,
         uses=zeros(int(use_ptr[-1]), dtype=np.int64),
-        use_len=zeros(len(users), dtype=np.int64),
+        use_len=zeros(tensors, dtype=np.int64),
         total=zeros(2 * slots, dtype=np.int64),
         best=zeros(2 * slots, dtype=np.int64),
         multi=zeros(count, dtype=np.int64),
@@ -161,17 +164,32 @@ def last_use(line: Line, tensor: int, made: int, before: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _last_use(use_ptr: Ints, uses: Ints, use_len: Ints, tensor: int, made: int, before: int) -> int:
-    first = use_ptr[tensor]
-    low, high = first, first + use_len[tensor]
+def next_use(line: Line, tensor: int, slot: int) -> int:
+    """Slot of the first read of `tensor` after `slot`; the number of slots if there is none."""
+    at = _reads_before(line.use_ptr, line.uses, line.use_len, tensor, slot + 1)
+    if at < line.use_ptr[tensor] + line.use_len[tensor]:
+        return int(line.uses[at])
+    return len(line.op_at)
+
+
+@njit(cache=True, nogil=True)
+def _reads_before(use_ptr: Ints, uses: Ints, use_len: Ints, tensor: int, before: int) -> int:
+    """Index of the first read of `tensor` at or after slot `before`."""
+    low, high = use_ptr[tensor], use_ptr[tensor] + use_len[tensor]
     while low < high:
         middle = (low + high) >> 1
         if uses[middle] < before:
             low = middle + 1
         else:
             high = middle
-    if low > first and uses[low - 1] > made:
-        return int(uses[low - 1])
+    return int(low)
+
+
+@njit(cache=True, nogil=True)
+def _last_use(use_ptr: Ints, uses: Ints, use_len: Ints, tensor: int, made: int, before: int) -> int:
+    at = _reads_before(use_ptr, uses, use_len, tensor, before)
+    if at > use_ptr[tensor] and uses[at - 1] > made:
+        return int(uses[at - 1])
     return made
 
 
@@ -251,7 +269,7 @@ def _delete(values: Ints, length: int, value: int) -> None:
 @njit(cache=True, nogil=True)
 def fits(g: Arrays, line: Line, op: int) -> bool:
     """Whether the tables have room for one more run of `op`."""
-    if line.run_len[op] >= RUNS or line.number[JOURNAL] + 2 >= len(line.journal):
+    if line.run_len[op] >= line.runs.shape[1] or line.number[JOURNAL] + 2 >= len(line.journal):
         return False
     for i in range(g.in_ptr[op], g.in_ptr[op + 1]):
         t = g.in_idx[i]

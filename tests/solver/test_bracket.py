@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from lowtide.frontends.chains import residual_chain
 from lowtide.solver.bracket import bracket
 from lowtide.solver.errors import InfeasibleError
 from lowtide.solver.files import read_plan, write_graph
+from lowtide.solver.plan import Stop
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 from lowtide.solver.smallest import single_op_bound
@@ -56,3 +58,18 @@ def test_any_order_is_bounded_by_what_ops_depend_on(
     assert plan.peak_bytes == document["smallest_bytes"]
     assert document["any_order_bound_bytes"] <= document["smallest_bytes"]
     assert document["gap"] <= 0.05
+
+
+def test_exit_codes_say_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 when time ended with a gap left, 130 after Ctrl-C; the plan is written in any case."""
+    graph = residual_chain(30)
+    write_graph(graph, tmp_path / "g.graph.json")
+    arguments = ["smallest", str(tmp_path / "g.graph.json"), "-q", "-o"]
+    assert main([*arguments, str(tmp_path / "a.plan.json"), "--time-limit", "0.001"]) == 4
+    known = bracket(graph, time_limit=0.001)
+    assert known.stopped_by is Stop.TIME_LIMIT
+    stopped = dataclasses.replace(known, stopped_by=Stop.INTERRUPTED)
+    monkeypatch.setattr("lowtide.solver.bracket.bracket", lambda *_, **__: stopped)
+    assert main([*arguments, str(tmp_path / "b.plan.json")]) == 130
+    for name in ("a", "b"):
+        assert read_plan(tmp_path / f"{name}.plan.json").peak_bytes == known.found_bytes

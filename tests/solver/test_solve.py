@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lowtide.frontends.chains import random_layered
 from lowtide.frontends.generated import random_graph
+from lowtide.solver.assemble import Origin, assemble
 from lowtide.solver.baselines import BASELINES
 from lowtide.solver.check import check
 from lowtide.solver.errors import CheckError, InfeasibleError, InputError, LowtideError, NoPlanError
@@ -20,10 +21,12 @@ from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.incumbent import keeps_order
 from lowtide.solver.plan import Plan, Status, Stop
 from lowtide.solver.schedule import Schedule
+from lowtide.solver.search.sequence import SequenceSearch
 from lowtide.solver.simulate import simulate
 from lowtide.solver.smallest import single_op_bound, smallest_budget
 from lowtide.solver.solve import METHODS, solve
 from tests.solver.brute_force import optimum
+from tests.solver.chains import mirrored_chain, recompute_all
 from tests.solver.strategies import graphs
 
 if TYPE_CHECKING:
@@ -266,8 +269,66 @@ def test_another_order_can_beat_the_base_order() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_moves_repeat(threads: int) -> None:
-    """With a number of moves, two solves give the same plan."""
-    graph = random_layered(40, seed=2)
-    budget = int(no_recompute_peak(graph) * 0.8)
-    plans = [solve(graph, budget, threads=threads, moves=30_000, seed=5) for _ in range(2)]
-    assert plans[0].steps == plans[1].steps
+    """With a number of moves the plan is the same whatever the time limit, if that is not met."""
+    for graph in (random_layered(30, seed=2), random_graph(7, 40, training=True)):
+        budget = int(no_recompute_peak(graph) * 0.8)
+        plans = [
+            solve(graph, budget, threads=threads, moves=20_000, seed=5, time_limit=limit)
+            for limit in (600.0, 60.0)
+        ]
+        assert plans[0].stopped_by == plans[1].stopped_by == Stop.DONE
+        assert plans[0].steps == plans[1].steps
+
+
+def test_starts_from_plans_of_any_length() -> None:
+    """A plan that runs ops dozens of times is a start like any other."""
+    graph = mirrored_chain(64)
+    nested = recompute_all(graph)
+    peak = simulate(graph, Schedule.from_computes(graph, nested)).peak_bytes
+    long = assemble(graph, peak, nested, Origin("test", 0, 1, 0.0))
+    plan = solve(graph, peak, start=long, time_limit=2.0)
+    assert plan.time_ns <= long.time_ns
+    assert plan.peak_bytes <= peak
+
+
+def test_a_failing_companion_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the search beside the integer programs breaks down, a warning says so; the plan stays."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("broken on purpose")
+
+    graph = random_graph(3, 16, training=True)
+    monkeypatch.setattr(SequenceSearch, "improve", broken)
+    with pytest.warns(UserWarning, match="broken on purpose"):
+        plan = solve(graph, int(no_recompute_peak(graph) * 0.8), threads=2)
+    check(graph, plan)
+
+
+@given(graph=graphs(max_ops=10))
+@settings(max_examples=60, deadline=None)
+def test_bound_of_single_ops_in_any_order(graph: Graph) -> None:
+    """It is the largest need of an op with the outputs that it depends on, or all outputs."""
+    arrays = graph.arrays
+    before: list[set[int]] = []
+    needs = [sum(t.size_bytes for i, t in enumerate(graph.tensors) if is_output(graph, i))]
+    for op in range(len(graph.ops)):
+        read, made = set(arrays.inputs(op).tolist()), set(arrays.outputs(op).tolist())
+        makers = {int(arrays.producer[t]) for t in read}
+        ancestors = makers.union(*(before[p] for p in makers))
+        before.append(ancestors)
+        kept = {t for p in ancestors for t in arrays.outputs(p).tolist() if is_output(graph, t)}
+        live = read | made | kept
+        needs.append(int(arrays.workspace[op]) + sum(graph.tensors[t].size_bytes for t in live))
+    assert single_op_bound(graph, any_order=True)[0] == max(needs) + graph.resident_bytes
+
+
+def is_output(graph: Graph, tensor: int) -> bool:
+    """Whether a tensor is made and stays to the end."""
+    return graph.tensors[tensor].output and int(graph.arrays.producer[tensor]) >= 0
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31, 10**23])
+def test_seeds_out_of_range_are_refused(seed: int) -> None:
+    """One line that says what a seed may be."""
+    with pytest.raises(InputError, match="seed must be"):
+        solve(random_graph(1, 8, training=True), "max", seed=seed)

@@ -144,3 +144,16 @@ def test_wrong_ranges_are_refused(text: str) -> None:
     """The message shows how ranges are written."""
     with pytest.raises(InputError, match="eight budgets"):
         expand_budgets(text)
+
+
+@pytest.mark.parametrize("text", ["1e308%", "1e305GiB", "1e30", "9e999"])
+def test_absurd_budgets_are_refused(text: str) -> None:
+    """More bytes than any memory has are one clear line, not an overflow."""
+    with pytest.raises(InputError, match="budget"):
+        parse_budget(text, resident_bytes=1, peak_bytes=1000)
+
+
+def test_absurd_ranges_are_refused() -> None:
+    """A range without finite ends is no range."""
+    with pytest.raises(InputError, match="not a range"):
+        expand_budgets("1e308..1e309:3")

@@ -17,6 +17,7 @@ from lowtide.solver.search.sequence import SequenceSearch, _propose
 from lowtide.solver.search.state import TIME, commit, lay_out, peak_slot, read_out, roll_back
 from lowtide.solver.simulate import simulate
 
+from ..chains import mirrored_chain, recompute_all
 from ..strategies import compute_sequences, graphs
 
 if TYPE_CHECKING:
@@ -127,3 +128,18 @@ def test_order_is_kept_if_asked() -> None:
             range(len(graph.ops)), room, control=Control(), moves=20_000, order=order
         )
         assert keeps_order(found.computes) == (order == 0.0)
+
+
+def test_goes_on_from_far_longer_sequences_than_the_graph() -> None:
+    """A start with dozens of runs of an op is held, counted exactly and improved on."""
+    graph = mirrored_chain(64)
+    nested = recompute_all(graph)
+    exact = simulate(graph, Schedule.from_computes(graph, nested))
+    room = exact.peak_bytes - graph.resident_bytes
+    search = SequenceSearch(graph, 0)
+    assert len(nested) > len(search.line.op_at)
+    found = search.improve(nested, room, control=Control(), moves=20_000)
+    assert found.peak <= room
+    assert found.time < exact.time_ns
+    again = simulate(graph, Schedule.from_computes(graph, found.computes))
+    assert (again.peak_bytes - graph.resident_bytes, again.time_ns) == (found.peak, found.time)
