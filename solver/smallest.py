@@ -11,6 +11,7 @@ from .baselines.base import NotApplicableError
 from .control import Control
 from .schedule import Schedule
 from .search.anneal import Search
+from .search.evaluate import DROP
 from .search.sequence import SequenceSearch
 from .simulate import simulate
 
@@ -97,6 +98,8 @@ def smallest_found(
     measure = Search(graph, seed)
     starts = [measure.measure(range(len(graph.ops)))]
     starts += [found for _, found in baseline_starts(graph, measure, None, control)]
+    nothing_kept = measure.realise(np.full(len(measure.gaps.owner), DROP, dtype=np.int8))
+    starts += [] if nothing_kept is None else [nothing_kept]
     best = min(starts, key=lambda found: (found.peak, found.time))
     if target is None:
         target = single_op_bound(graph, any_order=any_order)[0] - graph.resident_bytes

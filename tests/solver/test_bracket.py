@@ -20,6 +20,7 @@ from lowtide.solver.simulate import simulate
 from lowtide.solver.smallest import single_op_bound
 from lowtide.solver.solve import solve
 
+from .chains import mirrored_chain, recompute_all
 from .strategies import graphs
 
 if TYPE_CHECKING:
@@ -73,3 +74,11 @@ def test_exit_codes_say_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert main([*arguments, str(tmp_path / "b.plan.json")]) == 130
     for name in ("a", "b"):
         assert read_plan(tmp_path / f"{name}.plan.json").peak_bytes == known.found_bytes
+
+
+def test_recomputing_everything_is_tried() -> None:
+    """A chain whose smallest peak takes dozens of runs of every op is brought down to it."""
+    graph = mirrored_chain(48)
+    nested = simulate(graph, Schedule.from_computes(graph, recompute_all(graph))).peak_bytes
+    found = bracket(graph, time_limit=20.0)
+    assert found.found_bytes == nested == found.bound_bytes
