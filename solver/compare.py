@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from .baselines import NotApplicableError
+from .baselines import BASELINES, PUBLISHED, NotApplicableError
 from .comparison import INFEASIBLE, NO_PLAN, NOT_APPLICABLE
 from .comparison import Comparison as Comparison
 from .comparison import Row as Row
@@ -24,10 +24,17 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "all": METHODS,
+    "quick": ("auto", *BASELINES),
+    "published": tuple(PUBLISHED),
+}
+
+
 def compare(
     graph: Graph,
     budgets: Sequence[str | int | float],
-    methods: Sequence[str] | str = "all",
+    methods: Sequence[str] | str = "quick",
     *,
     time_limit: float = 60.0,
     gap: float = 1e-4,
@@ -47,7 +54,8 @@ def compare(
         Amounts such as `6GiB`, bytes, or percentages as `parse_budget` takes them, and ranges such
         as `20%..90%:8`. Several budgets of `auto` are solved as one `sweep`.
     methods
-        Names from `METHODS`, or `all`.
+        Names from `METHODS`, or of `GROUPS`: `quick` (`auto` and the heuristics it starts from),
+        `published` (the systems of the literature) or `all`.
     time_limit
         Seconds for each pair of budget and method.
     gap, threads, seed, backend
@@ -132,7 +140,7 @@ def compare(
 
 
 def resolve_methods(methods: Sequence[str] | str) -> tuple[str, ...]:
-    """Names of methods, each once; `all` stands for every one.
+    """Names of methods, each once; a name of `GROUPS` stands for all of them.
 
     Raises
     ------
@@ -143,13 +151,14 @@ def resolve_methods(methods: Sequence[str] | str) -> tuple[str, ...]:
     names: list[str] = []
     for written in given:
         name = written.strip().replace("-", "_")
-        if name == "all":
-            names.extend(METHODS)
+        if name in GROUPS:
+            names.extend(GROUPS[name])
         elif name in METHODS:
             names.append(name)
         else:
-            close = difflib.get_close_matches(name, METHODS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(METHODS)}"
+            known = (*METHODS, *GROUPS)
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
             raise InputError(f"no method {written.strip()!r}: {hint}")
     return tuple(dict.fromkeys(names))
 

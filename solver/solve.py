@@ -10,7 +10,7 @@ import numpy as np
 
 from .assemble import Origin, assemble
 from .auto import auto
-from .baselines import BASELINES, compile_heuristics
+from .baselines import BASELINES, PUBLISHED, compile_heuristics
 from .blocks.plan import compile_blocks, plan_blocks
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from .progress import Progress
     from .search.anneal import Found
 
-METHODS: tuple[str, ...] = ("auto", "milp", *BASELINES)
+HEURISTICS = {**BASELINES, **PUBLISHED}
+METHODS: tuple[str, ...] = ("auto", "milp", *HEURISTICS)
 BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
 
 
@@ -156,7 +157,7 @@ def solve(
         return assemble(graph, budget_bytes, computes, origin)
 
     with control.catching_interrupts():
-        if method in BASELINES:
+        if method in HEURISTICS:
             return plan(_baseline(graph, method, budget_bytes, control), -1)
         incumbent.raise_bound(everything.time_ns, "base time")
         incumbent.raise_bound(lower_bound_ns, "given bound")
@@ -234,7 +235,7 @@ def _whole_program(job: Job) -> bool:
 
 
 def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) -> tuple[int, ...]:
-    schedule = BASELINES[method](graph, budget_bytes, control)
+    schedule = HEURISTICS[method](graph, budget_bytes, control)
     if schedule is None:
         raise InfeasibleError(f"{method} finds no schedule of {graph.name}")
     peak = simulate(graph, schedule).peak_bytes

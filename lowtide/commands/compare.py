@@ -27,8 +27,14 @@ def compare(
         typer.Option("-b", "--budget", metavar="B,B,...", help=BUDGETS_HELP),
     ],
     methods: Annotated[
-        str, typer.Option("-m", "--methods", metavar="all|M,M,...", help="Which methods to run.")
-    ] = "all",
+        str,
+        typer.Option(
+            "-m",
+            "--methods",
+            metavar="quick|published|all|M,M,...",
+            help="Which methods to run: names, or groups of them.",
+        ),
+    ] = "quick",
     time_limit: TimeLimit = 60.0,
     gap: Gap = 1e-4,
     threads: Threads = None,

@@ -26,10 +26,14 @@ RECOMPUTED = "#e07b00"
 LIMIT = "#c81e1e"
 SERIES = ("#2b6cb0", "#e07b00", "#2f855a", "#8e44ad", "#c81e1e", "#8d6e63", "#0f8b8d", "#555555")
 MARKERS = "osD^vPX*"
-# Which series a method is, so that it looks the same in every picture.
+# Which series a method is, so that it looks the same in every picture; from 8 on the colours come
+# again with the next marker.
 KNOWN = {
     "auto": 0, "greedy": 1, "sqrt_n": 2, "log_n": 3, "milp": 4, "per_block": 5,
-    "keep_everything": 7,
+    "keep_everything": 7, "checkmate": 8, "ap_sqrt_n": 9, "linearized_sqrt_n": 10, "revolve": 11,
+    "rotor": 12, "kusumoto": 13, "kusumoto_exact": 14, "treewidth": 15, "pathwidth": 16,
+    "moccasin": 17, "knapsack_dp": 18, "knapsack_greedy": 19, "dtr": 20, "dtr_eq": 21, "lru": 22,
+    "ap_greedy": 23, "linearized_greedy": 24, "checkmate_lp": 25,
 }  # fmt: skip
 
 _RC: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "lowtide"}
@@ -53,7 +57,8 @@ def look(name: str) -> tuple[str, str]:
     """Colour and marker of a method: by its name alone, whatever else is in the picture."""
     number = KNOWN.get(name)
     if number is not None:
-        return SERIES[number], MARKERS[number]
+        turn = number // len(SERIES)
+        return SERIES[number % len(SERIES)], MARKERS[(number + turn) % len(MARKERS)]
     digest = zlib.crc32(name.encode())  # `hash` differs from run to run
     return SERIES[digest % len(SERIES)], MARKERS[digest // len(SERIES) % len(MARKERS)]
 
