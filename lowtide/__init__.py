@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .runtime.replay import replay as replay
     from .runtime.verify import verify as verify
     from .solver.check import check as check
+    from .solver.checkpoint import checkpoint as checkpoint
     from .solver.compare import Comparison as Comparison
     from .solver.compare import compare as compare
     from .solver.errors import InfeasibleError as InfeasibleError
@@ -48,6 +49,7 @@ else:
         "replay": ".runtime.replay",
         "verify": ".runtime.verify",
         "check": ".solver.check",
+        "checkpoint": ".solver.checkpoint",
         "Comparison": ".solver.compare",
         "compare": ".solver.compare",
         "InfeasibleError": ".solver.errors",

@@ -9,6 +9,7 @@ import typer
 from ..solver.version import __version__
 from .capture import capture
 from .check import check
+from .checkpoint import checkpoint
 from .compare import compare
 from .env import env
 from .replay import replay
@@ -30,7 +31,10 @@ app = typer.Typer(
         "5 time limit, none found; 130 interrupted, best plan written."
     ),
 )
-for command in (capture, solve, sweep, smallest, compare, check, replay, report, env):
+COMMANDS = (
+    capture, solve, sweep, smallest, compare, checkpoint, check, replay, report, env
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -10,33 +10,17 @@ returned. The work of `BASELINES` is about linear in the ops of the graph.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from ..graph import Graph, Op, Tensor
 from .base import NotApplicableError as NotApplicableError
-from .checkmate import checkmate as checkmate
-from .checkmate import checkmate_lp as checkmate_lp
-from .checkmate_heuristics import ap_greedy as ap_greedy
-from .checkmate_heuristics import ap_sqrt_n as ap_sqrt_n
-from .checkmate_heuristics import linearized_greedy as linearized_greedy
-from .checkmate_heuristics import linearized_sqrt_n as linearized_sqrt_n
-from .dtr import dtr as dtr
-from .dtr import dtr_eq as dtr_eq
-from .dtr import lru as lru
 from .greedy import greedy as greedy
 from .keep_everything import keep_everything as keep_everything
-from .knapsack import knapsack_dp as knapsack_dp
-from .knapsack import knapsack_greedy as knapsack_greedy
-from .kusumoto import kusumoto as kusumoto
-from .kusumoto import kusumoto_exact as kusumoto_exact
 from .log_n import log_n as log_n
-from .moccasin import moccasin as moccasin
 from .per_block import per_block as per_block
-from .revolve import revolve as revolve
-from .rotor import rotor as rotor
 from .sqrt_n import sqrt_n as sqrt_n
-from .treewidth import pathwidth as pathwidth
-from .treewidth import treewidth as treewidth
 
 if TYPE_CHECKING:
     from ..control import Control
@@ -60,25 +44,35 @@ BASELINES: dict[str, Heuristic] = {
     "greedy": greedy,
 }
 
+
+@dataclass(frozen=True)
+class Lazy:
+    """A heuristic that is imported when it first runs: some need CP-SAT or networkx."""
+
+    module: str
+    name: str
+
+    def __call__(
+        self, graph: Graph, budget_bytes: int | None, control: Control | None = None
+    ) -> Schedule | None:
+        """Plan `graph`."""
+        heuristic: Heuristic = getattr(import_module(f".{self.module}", __name__), self.name)
+        return heuristic(graph, budget_bytes, control)
+
+
+_FILES = {
+    "checkmate_heuristics": ("ap_sqrt_n", "linearized_sqrt_n", "ap_greedy", "linearized_greedy"),
+    "revolve": ("revolve",),
+    "rotor": ("rotor",),
+    "kusumoto": ("kusumoto", "kusumoto_exact"),
+    "treewidth": ("treewidth", "pathwidth"),
+    "checkmate": ("checkmate", "checkmate_lp"),
+    "moccasin": ("moccasin",),
+    "knapsack": ("knapsack_dp", "knapsack_greedy"),
+    "dtr": ("dtr", "dtr_eq", "lru"),
+}
 PUBLISHED: dict[str, Heuristic] = {
-    "ap_sqrt_n": ap_sqrt_n,
-    "linearized_sqrt_n": linearized_sqrt_n,
-    "ap_greedy": ap_greedy,
-    "linearized_greedy": linearized_greedy,
-    "revolve": revolve,
-    "rotor": rotor,
-    "kusumoto": kusumoto,
-    "kusumoto_exact": kusumoto_exact,
-    "treewidth": treewidth,
-    "pathwidth": pathwidth,
-    "checkmate": checkmate,
-    "checkmate_lp": checkmate_lp,
-    "moccasin": moccasin,
-    "knapsack_dp": knapsack_dp,
-    "knapsack_greedy": knapsack_greedy,
-    "dtr": dtr,
-    "dtr_eq": dtr_eq,
-    "lru": lru,
+    name: Lazy(module, name) for module, names in _FILES.items() for name in names
 }
 
 

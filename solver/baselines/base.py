@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class NotApplicableError(LowtideError):
     """A baseline that has nothing to work on in this graph; the message says why."""
 
+    exit_code = 2
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
