@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from .code import StepCode
+    from .fsdp import Units
 
 _FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -68,22 +69,32 @@ class Run:
         Whether the running backward leaves the saved values for another one.
     saved
         Values that backward needs; None once a backward has consumed them.
+    units
+        Sharded units whose parameters the code asks for; None without.
     """
 
     __slots__ = (
-        "absent", "code", "device", "keeping", "running", "saved", "taken", "tangents", "watched"
+        "absent", "code", "device", "keeping", "running", "saved", "taken", "tangents", "units",
+        "watched",
     )  # fmt: skip
 
-    def __init__(self, code: StepCode, tangents: Sequence[Tangent], saved: list[Any]) -> None:
+    def __init__(
+        self,
+        code: StepCode,
+        tangents: Sequence[Tangent],
+        saved: list[Any],
+        units: Units | None = None,
+    ) -> None:
         self.code = code
         self.tangents = tangents
+        self.units = units
         # Tokens live where the outputs do, so that all nodes run on one thread and stream.
         self.device = torch.device("cpu")
         self.saved: list[Any] | None = saved
         self.absent: frozenset[int] = frozenset()
         self.keeping = False
         self.watched: list[tuple[torch.Tensor, int, str]] = []
-        self.running: Generator[None, None, None] | None = None
+        self.running: Generator[int | None, None, None] | None = None
         self.taken: list[torch.Tensor] = []
 
     def watch(self, tensor: torch.Tensor, name: str) -> None:
@@ -131,8 +142,17 @@ class Run:
         None for one that depends on absent tangents only, as for a parameter out of reach.
         """
         assert self.running is not None
+        if self.units is not None and stage > 0:
+            # Autograd has accumulated what the stage before handed over.
+            for done in self.code.done[stage - 1]:
+                self.units.reduce(done)
         with quiet():
-            next(self.running, None)
+            unit = next(self.running, None)
+        while unit is not None:
+            assert self.units is not None
+            self.units.gather_again(unit)
+            with quiet():
+                unit = next(self.running, None)
         gradients: list[torch.Tensor | None] = [*self.taken]
         self.taken.clear()
         if self.keeping and self.code.early:

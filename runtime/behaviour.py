@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .differences import modules_of
+from .fsdp import same_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ _HARMLESS = (
     "torch.nn.utils",
     "transformers.utils.output_capturing",
     "transformers.modeling_utils",
+    "torch.distributed.fsdp._fully_shard",  # what they do, the replay does itself
 )
 _AGAIN = "which the plan does not have: capture and solve again, or call the original model"
 
@@ -88,7 +90,7 @@ class Behaviour:
     def difference(self, module: nn.Module) -> str | None:
         """What is different now, in words."""
         where = f"module {self.path}" if self.path else "the module"
-        if self.kind is not None and type(module) is not self.kind:
+        if self.kind is not None and not same_class(module, self.kind):
             return (
                 f"{where} is a {type(module).__name__} and was a {self.kind.__name__} when "
                 "captured: capture and solve again, or put the captured one back"

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Which parameters come and go with sharded units.
+
+    Attributes
+    ----------
+    of_input
+        Place of a parameter in the inputs (tangents not counted), to its unit.
+    outside
+        For each unit the one around it, or -1; an outer unit has the smaller number.
+    """
+
+    of_input: dict[int, int] = field(default_factory=dict)
+    outside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -19,10 +35,11 @@ class StepCode:
         Source text of all generated functions.
     forward
         `forward(inputs) -> (outputs, saved)`: the output values, and the list of what backward
-        needs.
+        needs. With sharded units it is a generator function, which returns the same; it yields a
+        unit that comes in and is sent its parameters, and yields `-1 - unit` when that goes out.
     backward
         Generator function `backward(saved, push, *tangents)`: empties `saved`, pushes gradients and
-        yields at the end of each stage but the last.
+        yields None at the end of each stage but the last, and a sharded unit that comes in.
     alias_outputs
         `alias_outputs(inputs) -> tuple`: outputs that are or view an input, made by ordinary calls
         so that autograd sees them; None if there are none.
@@ -39,6 +56,8 @@ class StepCode:
         Gradients (indices into `Program.gradients`) that forward makes and backward hands over.
     saved_outputs
         Pairs (place in `saved`, place in the outputs) of output values that backward reads.
+    done
+        For each stage: sharded units whose parameters and gradients are done with after it.
     watched_outputs, watched_inputs
         Places of outputs and inputs (tangents not counted) whose storage backward reads.
     """
@@ -55,3 +74,4 @@ class StepCode:
     saved_outputs: tuple[tuple[int, int], ...]
     watched_outputs: tuple[int, ...]
     watched_inputs: tuple[int, ...]
+    done: tuple[tuple[int, ...], ...] = ()

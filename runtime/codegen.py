@@ -8,12 +8,14 @@ of a storage are deleted where the schedule frees it. What the code holds at any
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from ..solver.errors import ReplayError
 from .code import StepCode
 from .emitter import Emitter
 from .gradients import made_early, plan_departures, tangents_behind
+from .marks import Marks
 from .order import Order
 from .source import build_functions
 
@@ -22,9 +24,16 @@ if TYPE_CHECKING:
 
     from ..frontends.torch.program import Program
     from ..solver.schedule import Schedule
+    from .code import Sharding
 
 
-def generate(program: Program, schedule: Schedule, *, stages: int | None = None) -> StepCode:
+def generate(
+    program: Program,
+    schedule: Schedule,
+    *,
+    stages: int | None = None,
+    sharding: Sharding | None = None,
+) -> StepCode:
     """Code that runs `schedule`.
 
     Parameters
@@ -35,6 +44,8 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
         A valid schedule of `program.graph`.
     stages
         Largest number of backward stages; None lets gradient bytes and step time decide.
+    sharding
+        Units whose parameters are there only between two stops of the code.
 
     Raises
     ------
@@ -46,8 +57,14 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
     order = Order.of(program, schedule)
     emitter = Emitter(program)
     values, aliases, leaves = _output_places(program, emitter)
-    for step in order.forward:
+    marks = Marks.of(program, order, emitter, sharding)
+    for place, step in enumerate(order.forward):
+        for unit in marks.enter.get(place, ()):
+            targets = f"{_targets(marks.values[unit])} = " if marks.values[unit] else ""
+            emitter.line(f"{targets}yield {unit}")
         emitter.step(step)
+        for unit in marks.leave.get(place, ()):
+            emitter.line(f"yield {-1 - unit}")
     for value in values:
         if not emitter.holds(value):
             raise ReplayError(
@@ -56,7 +73,7 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
         emitter.ensure(value)
     forward = emitter.lines
     emitter.start_backward()
-    stage_gradients = _write_backward(program, order, emitter, stages)
+    stage_gradients, done = _write_backward(program, order, emitter, stages, marks, sharding)
     emitter.hold_to_the_end()
     backward = emitter.lines
     source = "\n".join(
@@ -94,6 +111,7 @@ def generate(program: Program, schedule: Schedule, *, stages: int | None = None)
         watched_inputs=tuple(
             i for i, spec in enumerate(inputs) if emitter.key(spec.value) in read_later - written
         ),
+        done=done,
     )
 
 
@@ -123,16 +141,34 @@ def _output_places(
 
 
 def _write_backward(
-    program: Program, order: Order, emitter: Emitter, stages: int | None
-) -> tuple[tuple[int, ...], ...]:
-    """Emit the backward steps, with gradients pushed where they are due; gradients per stage."""
-    departures = plan_departures(program, order, emitter, stages)
+    program: Program,
+    order: Order,
+    emitter: Emitter,
+    stages: int | None,
+    marks: Marks,
+    sharding: Sharding | None,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Emit the backward steps, with gradients pushed where they are due.
+
+    Returns the gradients of each stage, and the sharded units that are done with after it.
+    """
+    departures = plan_departures(program, order, emitter, stages, sharding)
     pushed: list[list[int]] = [[]]
     last = max(departures.ends, default=-1)
+    entered: set[int] = set()
+
+    def enter(unit: int) -> None:
+        if unit >= 0 and unit not in entered:
+            entered.add(unit)
+            emitter.line(f"yield {unit}")
+
     for place in range(-1, len(order.backward)):
         if place >= 0:
+            for unit in marks.enter_again.get(place, ()):
+                enter(unit)
             emitter.step(order.backward[place])
         for g in departures.due.get(place, ()):
+            enter(departures.unit_of.get(g, -1))
             value = program.gradients[g].value
             assert value is not None
             emitter.ensure(value)
@@ -145,7 +181,14 @@ def _write_backward(
         if place in departures.ends and place != last:
             emitter.line("yield")
             pushed.append([])
-    return tuple(tuple(stage) for stage in pushed)
+    ends = sorted(departures.ends - {last})
+    until = dict(marks.last)
+    for g, unit in departures.unit_of.items():
+        until[unit] = max(until.get(unit, -1), departures.final[g])
+    done: list[list[int]] = [[] for _ in pushed]
+    for unit, place in sorted(until.items(), reverse=True):
+        done[bisect_left(ends, place)].append(unit)
+    return tuple(map(tuple, pushed)), tuple(map(tuple, done))
 
 
 def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int]) -> list[str]:

@@ -11,9 +11,10 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..solver.errors import ReplayError
 from .flatten import children, describe_structure, leaf_names
+from .fsdp import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ..frontends.torch.program import Program
     from .behaviour import Behaviour
@@ -29,15 +30,16 @@ def explain(
     loss_fn: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    late: Collection[int] = (),
 ) -> ReplayError:
-    """The error that names the first difference."""
+    """The error that names the first difference; `late` as in `Guards`."""
     return ReplayError(
         _training_difference(program, model, loss_fn)
         or _behaviour_difference(program, behaviours, model, loss_fn)
         or _settings_difference(program, model, loss_fn)
         or _autocast_difference(program)
         or _argument_difference(program, args, kwargs)
-        or _state_difference(program, model, loss_fn)
+        or _state_difference(program, model, loss_fn, late)
         or f"the call differs from the captured one: {_ADVICE}"
     )
 
@@ -202,15 +204,24 @@ def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard) -> str | None
     return None
 
 
-def _state_difference(program: Program, model: nn.Module, loss_fn: Any) -> str | None:
+def _state_difference(
+    program: Program, model: nn.Module, loss_fn: Any, late: Collection[int]
+) -> str | None:
     tensors = _named_tensors(model, loss_fn)
-    for spec in program.inputs:
-        if spec.kind not in ("param", "buffer"):
+    for place, spec in enumerate(s for s in program.inputs if s.kind != "tangent"):
+        if spec.kind not in ("param", "buffer") or place in late:
             continue
         kind = "parameter" if spec.kind == "param" else "buffer"
         tensor = tensors.get(spec.fqn)
         if tensor is None:
-            return f"the module has no {kind} {spec.fqn} any more: capture again"
+            flat = any("_is_fsdp_managed_module" in m.__dict__ for m in model.modules())
+            advice = "FullyShardedDataParallel needs use_orig_params=True" if flat else ""
+            return f"the module has no {kind} {spec.fqn} any more: {advice or 'capture again'}"
+        if type(tensor) not in PLAIN:
+            return (
+                f"{kind} {spec.fqn} is a {type(tensor).__name__} now (tensor parallelism, or a "
+                "sharding other than fully_shard): a replayed step computes on plain tensors only"
+            )
         meta = program.value_meta[spec.value]
         found = (tuple(tensor.shape), tensor.dtype, tensor.device)
         if found != (meta.shape, meta.dtype, meta.device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..frontends.torch.program import Kind
@@ -10,6 +10,7 @@ from .stages import stage_count, stage_ends
 
 if TYPE_CHECKING:
     from ..frontends.torch.program import Program
+    from .code import Sharding
     from .emitter import Emitter
     from .order import Order
 
@@ -26,15 +27,25 @@ class Departures:
         Gradients that leave as a copy, because their memory is also something else's.
     ends
         Places after which a stage ends.
+    final
+        Gradient -> place after which it leaves.
+    unit_of
+        Gradient -> sharded unit of its parameter. A stage ends with the last gradient of each unit.
     """
 
     due: dict[int, tuple[int, ...]]
     cloned: frozenset[int]
     ends: frozenset[int]
+    final: dict[int, int] = field(default_factory=dict)
+    unit_of: dict[int, int] = field(default_factory=dict)
 
 
 def plan_departures(
-    program: Program, order: Order, emitter: Emitter, stages: int | None
+    program: Program,
+    order: Order,
+    emitter: Emitter,
+    stages: int | None,
+    sharding: Sharding | None = None,
 ) -> Departures:
     """Decide when each gradient leaves.
 
@@ -46,6 +57,8 @@ def plan_departures(
         For the storages of values.
     stages
         Largest number of stages; None lets gradient bytes and step time decide.
+    sharding
+        Sharded units: the gradients of one are reduced together, as soon as all are there.
     """
     last_use = _last_uses(program, order, emitter)
     values = {g: spec.value for g, spec in enumerate(program.gradients) if spec.value is not None}
@@ -75,9 +88,21 @@ def plan_departures(
         steps = (*order.forward, *order.backward)
         time = sum(program.graph.ops[step.op].time_ns for step in steps if step.op >= 0)
         stages = stage_count(sum(sizes), time)
-    ends = stage_ends([final[g] for g in ranked], sizes, stages)
+    ends = set(stage_ends([final[g] for g in ranked], sizes, stages))
+    unit_of: dict[int, int] = {}
+    if sharding is not None:
+        given = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
+        of_input = {given[place]: unit for place, unit in sharding.of_input.items()}
+        inputs = {g: program.gradients[g].input for g in final}
+        unit_of = {g: of_input[i] for g, i in inputs.items() if i in of_input}
+        for unit in set(unit_of.values()):
+            ends.add(max(final[g] for g, other in unit_of.items() if other == unit))
     return Departures(
-        {place: tuple(group) for place, group in due.items()}, frozenset(cloned), frozenset(ends)
+        {place: tuple(group) for place, group in due.items()},
+        frozenset(cloned),
+        frozenset(ends),
+        final,
+        unit_of,
     )
 
 

@@ -18,11 +18,12 @@ from ..frontends.torch.program import LiteralGuard, TensorGuard
 from .behaviour import Behaviour, forward_differs, hook_keys
 from .differences import LOSS, autocast_kinds, modules_of, same_literal, same_strides
 from .flatten import flatten_lines
+from .fsdp import PLAIN, is_sharded, same_class
 from .literals import Namespace, write_argument
 from .source import build_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ..frontends.torch.program import InputSpec, Program
 
@@ -39,13 +40,22 @@ class Guards:
         Its source.
     behaviours
         What the modules were when the step was captured.
+    late
+        Places of parameters that are None in the result: sharded ones, looked at when gathered.
+        None: no module may be sharded.
     """
 
-    def __init__(self, program: Program, behaviours: Sequence[Behaviour] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        behaviours: Sequence[Behaviour] = (),
+        late: Collection[int] | None = None,
+    ) -> None:
         self.program = program
         self.behaviours = tuple(behaviours)
+        self.late = None if late is None else frozenset(late)
         self.inputs = [spec for spec in program.inputs if spec.kind != "tangent"]
-        self.source, namespace = _write(program, self.inputs, self.behaviours)
+        self.source, namespace = _write(program, self.inputs, self.behaviours, self.late)
         self.fast: Callable[..., list[torch.Tensor] | None]
         (self.fast,) = build_functions(self.source, namespace, ("resolve",), "guards")
         self._signatures: dict[type, inspect.Signature | None] = {}
@@ -105,13 +115,17 @@ def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dic
 
 
 def _write(
-    program: Program, inputs: list[InputSpec], behaviours: tuple[Behaviour, ...]
+    program: Program,
+    inputs: list[InputSpec],
+    behaviours: tuple[Behaviour, ...],
+    late: frozenset[int] | None,
 ) -> tuple[str, dict[str, Any]]:
     """Source of the fast check, and the objects it refers to."""
     names = Namespace()
     names.globals.update(
         {"Tensor": torch.Tensor, "same_literal": same_literal, "same_strides": same_strides}
     )
+    names.globals["plain"] = PLAIN
     body: list[str] = []
     unpack = flatten_lines(program.in_spec, "a")
     if unpack is None:
@@ -125,11 +139,13 @@ def _write(
         body += unpack
     for place, guard in enumerate(program.guards):
         body.append(f"if not ({_leaf_test(f'a{place}', guard, names)}): return None")
-    body += _state_lines(program, inputs, behaviours, names)
+    body += _state_lines(program, inputs, behaviours, names, late)
     live = {value for found in behaviours for value in found.tensors.values()}
     results = []
     for place, spec in enumerate(inputs):
-        if spec.kind == "input":
+        if late is not None and place in late:
+            results.append("None")
+        elif spec.kind == "input":
             results.append(f"a{spec.position}")
         elif spec.kind == "constant" and spec.value not in live:
             results.append(names.bind(spec.tensor, f"constant_{place}"))
@@ -178,16 +194,34 @@ def _stride_test(name: str, stride: tuple[int, ...]) -> str:
 
 
 def _behaviour_lines(
-    found: Behaviour, module: str, tensors: dict[int, str], bound: set[int], names: Namespace
+    found: Behaviour,
+    module: str,
+    tensors: dict[int, str],
+    bound: set[int],
+    names: Namespace,
+    strict: bool,
 ) -> list[str]:
-    """Class, code, children and hooks of one module; and its tensors by the names in `tensors`."""
-    names.globals.update({"hook_keys": hook_keys, "forward_differs": forward_differs})
+    """Class, code, children and hooks of one module; and its tensors by the names in `tensors`.
+
+    A class that `fully_shard` made of the captured one passes if not `strict`.
+    """
+    names.globals.update(
+        {
+            "hook_keys": hook_keys,
+            "forward_differs": forward_differs,
+            "same_class": same_class,
+            "is_sharded": is_sharded,
+        }
+    )
     state = f"{module}_state"
     tests = [f"len({state}['_modules']) != {found.children}"]
     if found.kind is not None:
         kind = names.bind(found.kind, found.kind.__name__)
         code = names.bind(found.code, f"{found.kind.__name__}_forward")
-        tests.append(f"type({module}) is not {kind} or {kind}.forward is not {code}")
+        other = "" if strict else f"and not same_class({module}, {kind}) "
+        tests.append(f"type({module}) is not {kind} {other}or {kind}.forward is not {code}")
+    elif strict:
+        tests.append(f"is_sharded({module})")
     if found.own is None:
         tests.append(f"'forward' in {state} and forward_differs({module}, None)")
     else:
@@ -211,6 +245,7 @@ def _state_lines(
     inputs: list[InputSpec],
     behaviours: tuple[Behaviour, ...],
     names: Namespace,
+    late: frozenset[int] | None,
 ) -> list[str]:
     """Walk the module tree once: behaviour, training flags, parameters, buffers, tensors."""
     lines: list[str] = []
@@ -245,7 +280,8 @@ def _state_lines(
     tensors = {spec.value: f"t{place}" for place, spec in enumerate(inputs)}
     bound: set[int] = set()
     for found in behaviours:
-        lines += _behaviour_lines(found, module(found.path), tensors, bound, names)
+        strict = late is None
+        lines += _behaviour_lines(found, module(found.path), tensors, bound, names, strict)
     settings: dict[str, list[str]] = {}
     for path, name, value in program.settings:
         text = write_argument(value, names, lambda _: None)
@@ -267,10 +303,12 @@ def _state_lines(
             places[spec.fqn] = f"t{place}"
         elif spec.value not in bound:
             continue
+        if late is not None and place in late:
+            continue
         meta = program.value_meta[spec.value]
         test = _tensor_test(f"t{place}", meta.shape, meta.dtype, meta.device, names)
         if spec.kind in ("param", "buffer"):
-            test += f" and {_stride_test(f't{place}', meta.stride)}"
+            test += f" and {_stride_test(f't{place}', meta.stride)} and type(t{place}) in plain"
         if spec.kind != "buffer" and not spec.requires_grad:
             test += f" and not t{place}.requires_grad"
         lines.append(f"if not ({test}): return None")

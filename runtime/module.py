@@ -20,6 +20,7 @@ from .behaviour import behaviours_of
 from .codegen import generate
 from .differences import explain
 from .face import Face
+from .fsdp import Units, run_forward
 from .guards import Guards
 from .pickling import register
 from .transforms import in_transform, refuse_duals, transform_error
@@ -48,10 +49,13 @@ class Wiring:
         *,
         stages: int | None = None,
         behaviours: Sequence[Behaviour] = (),
+        units: Units | None = None,
     ) -> None:
         self.program = program
-        self.code: StepCode = generate(program, schedule, stages=stages)
-        self.guards = Guards(program, behaviours)
+        self.units = units
+        sharding = None if units is None else units.sharding
+        self.code: StepCode = generate(program, schedule, stages=stages, sharding=sharding)
+        self.guards = Guards(program, behaviours, None if sharding is None else sharding.of_input)
         kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
         place_of_input = {index: place for place, index in enumerate(kept)}
         self.leaves = [
@@ -149,7 +153,7 @@ class ReplayModule(Face):
         """
         if not torch.is_grad_enabled():
             return self.captured.call(args, kwargs)
-        wiring: Wiring = self._wiring
+        wiring: Wiring = self.__dict__.get("_sharded") or self._wiring
         loss_fn = self.captured.loss_fn
         inputs = None
         if not in_transform():
@@ -159,11 +163,14 @@ class ReplayModule(Face):
                 return self.captured.call(args, kwargs)
             if in_transform():
                 raise transform_error()
-            inputs = self._second_look(args, kwargs)
+            wiring, inputs = self._second_look(args, kwargs)
         refuse_duals(inputs, wiring.input_names)
         code = wiring.code
-        with quiet():
-            outputs, saved = code.forward(inputs)
+        if wiring.units is None:
+            with quiet():
+                outputs, saved = code.forward(inputs)
+        else:
+            outputs, saved = run_forward(code, inputs, wiring.units, self._wrapped)
         values = list(outputs)
         if wiring.leaves and wiring.differentiable:
             self._attach(wiring, inputs, values, saved)
@@ -177,16 +184,36 @@ class ReplayModule(Face):
         spec = wiring.program.out_spec
         return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(leaves, spec)
 
-    def _second_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """Inputs of a call that is written differently but means the captured one."""
-        guards, loss_fn = self._wiring.guards, self.captured.loss_fn
+    def _second_look(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Wiring, list[torch.Tensor]]:
+        """Inputs of a call that is written differently but means the captured one.
+
+        Here it is also noticed that children were sharded since the last call: the same plan is
+        then written as code that gathers and frees their parameters.
+        """
+        wiring: Wiring = self.__dict__.get("_sharded") or self._wiring
+        units = Units(wiring.program, self._wrapped)
+        if units.key != (() if wiring.units is None else wiring.units.key):
+            units.agree(self.plan.steps)
+            wiring = Wiring(
+                wiring.program,
+                self.plan.schedule,
+                behaviours=wiring.guards.behaviours,
+                units=units,
+            )
+            self.__dict__["_sharded"] = wiring
+        guards, loss_fn = wiring.guards, self.captured.loss_fn
         again = guards.normalise(self._wrapped, args, kwargs)
         if again is not None:
             args, kwargs = again
         inputs: list[torch.Tensor] | None = guards.fast(self._wrapped, loss_fn, args, kwargs)
         if inputs is None:
-            raise explain(guards.program, guards.behaviours, self._wrapped, loss_fn, args, kwargs)
-        return inputs
+            late = guards.late or ()
+            raise explain(
+                guards.program, guards.behaviours, self._wrapped, loss_fn, args, kwargs, late
+            )
+        return wiring, inputs
 
     def _attach(
         self,
@@ -197,7 +224,7 @@ class ReplayModule(Face):
     ) -> None:
         """Give outputs their autograd history, in place in `values`."""
         code = wiring.code
-        run = Run(code, wiring.tangents, saved)
+        run = Run(code, wiring.tangents, saved, wiring.units)
         for place in code.watched_inputs:
             run.watch(inputs[place], wiring.input_names[place])
         # What backward keeps of an output must not be the tensor that gets this history: a cycle.
@@ -228,6 +255,8 @@ class ReplayModule(Face):
         memo[id(self)] = new
         fixed = {"plan": self.plan, "_wiring": self._wiring, "captured": None}
         for name, value in self.__dict__.items():
+            if name == "_sharded":
+                continue
             new.__dict__[name] = fixed[name] if name in fixed else copy.deepcopy(value, memo)
         loss_fn = self.captured.loss_fn
         if isinstance(loss_fn, nn.Module):
@@ -237,7 +266,7 @@ class ReplayModule(Face):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickle the captured step and the plan; the code is generated again."""
-        known = {"_wrapped", "captured", "plan", "_wiring", *_SHARED_TABLES}
+        known = {"_wrapped", "captured", "plan", "_wiring", "_sharded", *_SHARED_TABLES}
         extra = {name: value for name, value in self.__dict__.items() if name not in known}
         return build_module, (self.captured, self.plan), extra
 

@@ -42,7 +42,7 @@ def refuse_duals(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
     if getattr(forward_ad, "_current_level", 0) < 0:
         return
     for tensor, name in zip(tensors, names, strict=True):
-        if forward_ad.unpack_dual(tensor).tangent is not None:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
             raise ReplayError(
                 f"{name} is a dual tensor of forward-mode AD, and a replayed step has no "
                 f"forward-mode derivative: {_PLAIN}"

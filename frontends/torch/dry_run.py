@@ -13,6 +13,7 @@ import torch
 
 from ...solver.errors import CaptureError
 from . import export
+from .communication import no_collectives
 from .output import flatten_output, holds_tensors
 from .sources import Source, make_fake, shown
 from .step import Leaf, Plan, Step
@@ -45,7 +46,7 @@ def dry_run(step: Step, mode: Any) -> None:
         return adopt(tensor) if known is None else known
 
     try:
-        with mode:
+        with mode, no_collectives():
             out = step.run(fakes, meet)
     except CaptureError:
         raise

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
 
+from ...runtime.fsdp import is_sharded
+from ...runtime.ranks import distributed
 from ...solver.errors import CaptureError
 from .nested import Nested
 from .sources import shown
@@ -65,6 +67,21 @@ def _refuse_module(name: str, module: nn.Module, trace_hooks: bool) -> None:
         raise CaptureError(f"{name} is compiled: capture the module it was made from (_orig_mod)")
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise CaptureError(f"{name} is a {kind}: capture its .module and wrap the replayed one")
+    if is_sharded(module):
+        raise CaptureError(
+            f"{name} ({kind}) is sharded by fully_shard: capture the model first, then shard the "
+            "replayed module (its blocks, then itself)"
+        )
+    if any(c.__name__ == "FullyShardedDataParallel" for c in type(module).__mro__):
+        raise CaptureError(
+            f"{name} is a {kind} (FSDP1): capture the module in it, and use fully_shard on the "
+            "replayed one"
+        )
+    if isinstance(module, nn.SyncBatchNorm) and module.training and _world_size(module) > 1:
+        raise CaptureError(
+            f"{name} ({kind}) communicates in its forward, which a plan cannot repeat: use "
+            "BatchNorm, whose statistics are each process's own, or GroupNorm"
+        )
     if isinstance(module, torch.jit.ScriptModule):
         raise CaptureError(f"{name} is a TorchScript module: capture the Python one")
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
@@ -77,6 +94,12 @@ def _refuse_module(name: str, module: nn.Module, trace_hooks: bool) -> None:
                     f"{name} ({kind}) has a forward hook, which would run at capture only; remove "
                     "it, or pass trace_hooks=True if it only computes"
                 )
+
+
+def _world_size(module: nn.SyncBatchNorm) -> int:
+    """Processes that a layer shares its statistics with."""
+    dist = distributed()
+    return 1 if dist is None else int(dist.get_world_size(module.process_group))
 
 
 @contextlib.contextmanager

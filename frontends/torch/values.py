@@ -12,6 +12,7 @@ from torch import fx
 
 from ...solver.errors import CaptureError
 from . import export
+from .communication import refuse_collective
 from .program import Call, ValueMeta, ValueRef, refs_in
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from .sources import Source
 
-_COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"}
 _CHECKS = {"aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_constrain_range"}
 # batch norm kernels that update the running statistics in place although their schema denies it
 _HIDDEN_MUTATION = {"aten.cudnn_batch_norm", "aten.miopen_batch_norm"}
@@ -232,10 +232,7 @@ def _call(
     packet = str(target.overloadpacket)
     if packet in _CHECKS:
         return None
-    if target.namespace in _COLLECTIVES:
-        raise CaptureError(
-            f"{where}: the step communicates ({target}); wrap the replayed module in DDP instead"
-        )
+    refuse_collective(target, where)
     if target._schema.is_mutable or (packet in _HIDDEN_MUTATION and _trains(node)):
         raise CaptureError(f"{where}: {target} changes its arguments in place: not supported")
 
