@@ -147,6 +147,12 @@ def _autocast_difference(program: Program) -> str | None:
                 f"autocast on {kind} is {now} and was {then} when captured: call under the same "
                 "autocast, or capture and solve again"
             )
+    if torch.is_autocast_cache_enabled() is not program.autocast_cache:
+        now, then = ("off", "on") if program.autocast_cache else ("on", "off")
+        return (
+            f"autocast's cache of casts is {now} and was {then} when captured: switch it {then}, "
+            "or capture and solve again"
+        )
     return None
 
 

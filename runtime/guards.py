@@ -296,6 +296,8 @@ def _state_lines(
             dtype = names.bind(planned[kind], str(planned[kind]))
             test = f"not {test} or autocast_dtype({kind!r}) is not {dtype}"
         lines.append(f"if {test}: return None")
+    names.globals["autocast_cache"] = torch.is_autocast_cache_enabled
+    lines.append(f"if autocast_cache() is not {program.autocast_cache}: return None")
     places: dict[str, str] = {}
     for place, spec in enumerate(inputs):
         if spec.kind in ("param", "buffer"):

@@ -231,6 +231,7 @@ def assemble(
         shared=shared_names(root),
         settings=settings_of(root),
         autocast=step.autocast,
+        autocast_cache=step.autocast_cache,
     )
 
 
@@ -292,12 +293,14 @@ def shared_names(root: torch.nn.Module) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(g) for g in groups.values() if len(g) > 1)
 
 
-def settings_of(root: torch.nn.Module) -> tuple[tuple[str, str, int | float | str], ...]:
-    """Public attributes of the modules that are numbers, flags or words."""
+def settings_of(root: torch.nn.Module) -> tuple[tuple[str, str, int | float | str | None], ...]:
+    """Public attributes of the modules that are numbers, flags, words or nothing."""
     return tuple(
         (shown(path), name, value)
         for path, module in root.named_modules()
         if module is not root
         for name, value in module.__dict__.items()
-        if type(value) in (bool, int, float, str) and name != "training" and name[0] != "_"
+        if type(value) in (bool, int, float, str, type(None))
+        and name != "training"
+        and name[0] != "_"
     )

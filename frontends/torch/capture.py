@@ -129,8 +129,7 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
     """Run the step on fake tensors, then trace it; user code sees whether it is `compiled`."""
     root: Root = step.__dict__["root"]
     home = home_device(step.sources)
-    lstm = any(isinstance(m, nn.LSTM) for m in root.modules())
-    with untouched(root), export.tracing(compiled=compiled, lstm=lstm, state=step.lasting):
+    with untouched(root), export.tracing(compiled=compiled, state=step.lasting):
         dry_run(step, mode)
         try:
             joint = export.export_joint(step, [source.fake for source in step.sources])

@@ -18,7 +18,9 @@ import torch
 from torch import fx
 
 from ...solver.errors import CaptureError
+from .autocasts import casts_kept
 from .checkpoints import checkpoints_off
+from .cumulative import counters_unread
 from .kernels import eager_kernels
 
 if TYPE_CHECKING:
@@ -183,9 +185,9 @@ def compiling(compiled: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tracing(
-    *, compiled: bool, lstm: bool, state: Callable[[], dict[str, tuple[torch.Tensor, int]]]
+    *, compiled: bool, state: Callable[[], dict[str, tuple[torch.Tensor, int]]]
 ) -> Iterator[None]:
-    """All that holds while a step is traced; `lstm` says whether it has one.
+    """All that holds while a step is traced.
 
     `state` is asked for the tensors that the step might change, as `checkpoints_off` needs them.
     """
@@ -193,7 +195,8 @@ def tracing(
         plain_autocast(),
         compiling(compiled),
         checkpoints_off(state),
-        plain_lstm(lstm),
+        casts_kept(),
+        counters_unread(),
         eager_kernels(),
     ):
         yield
@@ -207,16 +210,17 @@ def plain_autocast() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def plain_lstm(wanted: bool) -> Iterator[None]:
-    """Trace an LSTM on the CPU as its time steps: the fused operator cannot be called from Python.
+def autocast_cache(enabled: bool) -> Iterator[None]:
+    """Let autocast keep the casts of weights or not, as the plain step does; tracers never do.
 
-    Results then differ from eager ones by rounding (1e-8).
+    A weight that is used twice is cast once, and its gradients are added up in the narrow type.
     """
-    if not wanted:
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(enabled)
+    try:
         yield
-        return
-    with torch.backends.mkldnn.flags(enabled=False):
-        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def export_joint(step: nn.Module, inputs: Sequence[torch.Tensor]) -> Joint:

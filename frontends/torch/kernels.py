@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .recurrent import fused, lstm
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WHOLE = (
     "dropout",
+    "gru",
     "hardshrink",
+    "lstm",
     "multi_margin",
     "multilabel_",
+    "rnn_",
     "softshrink",
     "upsample_",
     "_upsample_",
@@ -44,9 +49,11 @@ def eager_kernels() -> Iterator[None]:
     from torch._C import DispatchKey
     from torch._decomp import decompositions  # noqa: F401  (registers what is set aside here)
 
-    autograd = DispatchKey.Autograd
+    autograd, composite = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
     saved: list[tuple[Any, Any, Any]] = []
     draw: Any = torch.ops.aten.bernoulli_.float
+    lstm: Any = torch.ops.aten.lstm.input
+    ours = ((draw, autograd, _draw_in_place), (lstm, autograd, _lstm), (lstm, composite, _lstm))
     try:
         for name in dir(torch.ops.aten):
             if not name.startswith(_WHOLE):
@@ -54,19 +61,31 @@ def eager_kernels() -> Iterator[None]:
             packet = getattr(torch.ops.aten, name)
             for overload in packet.overloads():
                 op = getattr(packet, overload)
-                for key in (autograd, DispatchKey.CompositeImplicitAutograd):
+                for key in (autograd, composite):
                     if key in op.py_kernels:
                         saved.append((op, key, op.py_kernels.pop(key)))
                         op._dispatch_cache.clear()
-        draw.py_kernels[autograd] = _draw_in_place
-        draw._dispatch_cache.clear()
+        for op, key, kernel in ours:
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
         yield
     finally:
-        draw.py_kernels.pop(autograd, None)
-        draw._dispatch_cache.clear()
+        for op, key, _ in ours:
+            op.py_kernels.pop(key, None)
+            op._dispatch_cache.clear()
         for op, key, kernel in saved:
             op.py_kernels[key] = kernel
             op._dispatch_cache.clear()
+
+
+def _lstm(x: torch.Tensor, states: Any, weights: Any, *flags: Any) -> Any:
+    """`torch.lstm`: in oneDNN where eager PyTorch does that, else as PyTorch composes it."""
+    from torch._C import DispatchKey
+
+    if fused(x, states, weights):
+        return lstm(x, states, weights, *flags)
+    composite = DispatchKey.CompositeImplicitAutograd
+    return torch.ops.aten.lstm.input._op_dk(composite, x, states, weights, *flags)
 
 
 def _draw_in_place(

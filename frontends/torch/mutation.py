@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NEW_STATISTICS = {
     "aten::_native_batch_norm_legit_functional": (3, 4),
     "aten::_batch_norm_with_update_functional": (4, 5),
+    "lowtide::cumulative_batch_norm": (3, 4),
 }
 _NORM_BACKWARD = {
     "aten::native_batch_norm_backward",

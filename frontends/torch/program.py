@@ -233,9 +233,11 @@ class Program:
         Groups of names that were one Parameter or buffer.
     settings
         Module path, attribute and value of the plain numbers, flags and words that modules hold
-        (a dropout rate, for instance): constants of the capture.
+        (a dropout rate, for instance), None too: constants of the capture.
     autocast
         Device type and data type of each ambient autocast under which the step was captured.
+    autocast_cache
+        Whether autocast kept the casts of weights.
     """
 
     graph: Graph
@@ -251,8 +253,9 @@ class Program:
     guards: tuple[TensorGuard | LiteralGuard, ...]
     training: dict[str, bool]
     shared: tuple[tuple[str, ...], ...]
-    settings: tuple[tuple[str, str, int | float | str], ...] = ()
+    settings: tuple[tuple[str, str, int | float | str | None], ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    autocast_cache: bool = True
 
 
 def refs_in(argument: Any) -> Iterator[int]:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ...solver.errors import CaptureError
 from . import export
+from .autocasts import cast_once
 from .output import flatten_output
 from .sources import shown
 from .watch import Watch
@@ -105,6 +106,7 @@ class Step(nn.Module):
         self.trace_hooks = trace_hooks
         self.plan: Plan | None = None
         self.autocast = ambient_autocast()
+        self.autocast_cache = torch.is_autocast_cache_enabled()
         self.names = module_names(root)
 
     def run(
@@ -126,6 +128,11 @@ class Step(nn.Module):
             for s, t in zip(self.sources, tensors, strict=True)
             if s.kind in ("param", "buffer")
         }
+        leaves = [
+            t
+            for s, t in zip(self.sources, tensors, strict=True)
+            if s.real.requires_grad and s.real.is_leaf and not s.real._is_view()
+        ]
         keeper = BufferKeeper(root)
         with (
             swapped(root, registered),
@@ -133,6 +140,8 @@ class Step(nn.Module):
             torch.enable_grad(),
             contextlib.ExitStack() as stack,
         ):
+            stack.enter_context(export.autocast_cache(self.autocast_cache))
+            stack.enter_context(cast_once(leaves))
             for kind, dtype in self.autocast:
                 stack.enter_context(torch.autocast(kind, dtype))
             keeper.note()

@@ -30,7 +30,6 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # PyTorch's own tracing code, whose tensors are none of the user's
 _TRACERS = tuple(_TORCH + part for part in ("_subclasses", "_functorch", "_library", "_ops", "fx"))
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 _STATISTICS = {"batch_norm", "instance_norm", "native_batch_norm"}
 _SWITCHES = {"requires_grad_"}
 _HOOK_MAKERS = {"register_hook", "register_post_accumulate_grad_hook"}
@@ -122,11 +121,6 @@ class Watch(TorchFunctionMode):
                 f"{origin}: {name} draws from its own generator, whose state a plan cannot "
                 "restore; use the default generator"
             )
-        if name in _RECURRENT and drops_between_layers(args):
-            raise CaptureError(
-                f"{origin}: PyTorch's tracer leaves out the dropout between recurrent layers; use "
-                "one module per layer with nn.Dropout between them"
-            )
         if name in _SWITCHES and args and self._is_input(args[0]):
             raise CaptureError(
                 f"{origin}: the step switches on the gradient of one of its inputs; call "
@@ -161,13 +155,6 @@ class Watch(TorchFunctionMode):
         if type(argument) is dict:
             return {key: self._swap(item) for key, item in argument.items()}
         return argument
-
-
-def drops_between_layers(args: tuple[Any, ...]) -> bool:
-    """Whether a recurrent call (..., has_biases, num_layers, dropout, train, ...) drops."""
-    start = next((i for i, item in enumerate(args) if isinstance(item, bool)), len(args))
-    layers, rate, train = (*args[start + 1 : start + 4], 1, 0.0, False)[:3]
-    return bool(train) and rate > 0 and layers > 1
 
 
 def statistics(
