@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from typing import TYPE_CHECKING
 
 from .baselines import BASELINES, PUBLISHED, NotApplicableError
@@ -10,16 +11,19 @@ from .comparison import INFEASIBLE, NO_PLAN, NOT_APPLICABLE
 from .comparison import Comparison as Comparison
 from .comparison import Row as Row
 from .errors import InfeasibleError, InputError, NoPlanError
+from .parallel import rows_of
 from .plan import Stop
 from .schedule import Schedule
 from .simulate import simulate
 from .solve import METHODS, solve
+from .store import Store
 from .sweep import METHOD as SWEPT
 from .sweep import agree, sweep
 from .units import expand_budgets, parse_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    import os
+    from collections.abc import Callable, Sequence
 
     from .graph import Graph
 
@@ -42,6 +46,9 @@ def compare(
     seed: int = 0,
     backend: str = "highs",
     jobs: int = 1,
+    cluster: str = "local",
+    address: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
     on_row: Callable[[Row, int], None] | None = None,
 ) -> Comparison:
     """Run every method at every budget, each with the same limits.
@@ -62,14 +69,19 @@ def compare(
         As `solve` takes them.
     jobs
         Pairs that run at the same time, each in a process of its own with `threads` threads. With
-        more than one, Ctrl-C stops the comparison without a result.
+        more than one, Ctrl-C ends the comparison with the rows that are done.
+    cluster, address
+        Where they run: `local`, or `dask` or `ray` with the address of the scheduler (None: a new
+        one on this machine).
+    resume
+        A folder: finished rows are kept there, and those that are there already are not run again.
     on_row
         Called with each row and how many there will be, as rows are done.
 
     Raises
     ------
     InputError
-        If a budget or the name of a method cannot be understood.
+        If a budget, the name of a method or a cluster cannot be understood or used.
     """
     names = resolve_methods(methods)
     base = simulate(graph, Schedule.keep_everything(graph))
@@ -84,19 +96,10 @@ def compare(
         raise InputError(f"jobs must be at least 1, not {jobs}")
     pairs = [(text, amount, name) for text, amount in asked for name in names]
 
-    def one(text: str, amount: int, name: str) -> Row:
-        return run_method(
-            graph,
-            text,
-            amount,
-            name,
-            time_limit=time_limit,
-            gap=gap,
-            threads=threads,
-            seed=seed,
-            backend=backend,
-        )
-
+    one = functools.partial(
+        run_method, graph, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+        backend=backend,
+    )  # fmt: skip
     rows: dict[tuple[str, int, str], Row] = {}
     interrupted = False
 
@@ -104,17 +107,33 @@ def compare(
         if on_row is not None:
             on_row(row, len(pairs))
 
+    store = None
+    if resume is not None:
+        store = Store(
+            resume, graph, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+            backend=backend,
+        )  # fmt: skip
+        for text, amount, name in pairs:
+            kept = store.get(name, text, amount)
+            if kept is not None:
+                rows[text, amount, name] = kept
+                done(kept)
+    alone = jobs == 1 and cluster == "local"
     try:
-        if SWEPT in names and len(asked) > 1 and jobs == 1:
+        missing = [text for text, amount in asked if (text, amount, SWEPT) not in rows]
+        if SWEPT in names and len(missing) > 1 and alone:
             swept = sweep(
-                graph, texts, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
-                backend=backend, on_row=done,
+                graph, missing, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+                backend=backend, on_row=done, store=store,
             )  # fmt: skip
             rows |= {(row.budget, row.budget_bytes, SWEPT): row for row in swept.rows}
             interrupted = swept.interrupted
         left = [] if interrupted else [pair for pair in pairs if pair not in rows]
-        for pair, row in zip(left, _in_order(one, left, jobs), strict=True):
+        found = rows_of(one, left, jobs=jobs, cluster=cluster, address=address)
+        for pair, row in zip(left, found, strict=True):
             rows[pair] = row
+            if store is not None:
+                store.put(row)
             done(row)
             if row.plan is not None and row.plan.stopped_by is Stop.INTERRUPTED:
                 interrupted = True
@@ -123,7 +142,7 @@ def compare(
         if not rows:
             raise
         interrupted = True
-    if jobs > 1:
+    if not alone or store is not None:
         together = agree(graph, [row for row in rows.values() if row.method == SWEPT], gap)
         rows |= {(row.budget, row.budget_bytes, SWEPT): row for row in together}
     return Comparison(
@@ -206,16 +225,3 @@ def run_method(
         return Row(method, budget, budget_bytes, NOT_APPLICABLE, None, 0.0, str(error))
     ended = "" if plan.stopped_by is Stop.DONE else plan.stopped_by.value
     return Row(method, budget, budget_bytes, plan.status.value, plan, plan.solve_seconds, ended)
-
-
-def _in_order(
-    one: Callable[[str, int, str], Row], pairs: Sequence[tuple[str, int, str]], jobs: int
-) -> Iterable[Row]:
-    """Rows in the order of `pairs`, as they are done."""
-    if jobs == 1 or len(pairs) == 1:
-        return (one(*pair) for pair in pairs)
-    import joblib
-
-    run = joblib.Parallel(n_jobs=min(jobs, len(pairs)), return_as="generator")
-    rows: Iterable[Row] = run(joblib.delayed(one)(*pair) for pair in pairs)
-    return rows

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .plan import Plan
+from .plan import Plan  # noqa: TC001  stored rows are read by their types
 
 INFEASIBLE = "infeasible"
 NO_PLAN = "no plan in time"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .graph import Graph
     from .plan import Plan
     from .progress import Progress
+    from .store import Store
 
 METHOD = "auto"
 
@@ -45,6 +46,7 @@ def sweep(
     moves: int | None = None,
     progress: Progress | None = None,
     on_row: Callable[[Row, int], None] | None = None,
+    store: Store | None = None,
 ) -> Comparison:
     """Plans of method `auto` for many budgets of one graph.
 
@@ -63,6 +65,8 @@ def sweep(
     on_row
         Called with each row as its solve ends, and with how many there will be. Later solves can
         still improve it.
+    store
+        Where finished rows are kept, and taken from instead of being solved again.
 
     Returns
     -------
@@ -90,8 +94,11 @@ def sweep(
         for point in reversed(curve.points):
             plan = None
             if not curve.settled(point):
+                kept = None
+                if store is not None:
+                    kept = store.get(METHOD, names[point.budget_bytes], point.budget_bytes)
                 try:
-                    plan = solve(
+                    plan = again(kept) if kept is not None else solve(
                         graph, point.budget_bytes, method=METHOD, time_limit=time_limit, gap=gap,
                         threads=threads, seed=seed, backend=backend, order=order, moves=moves,
                         progress=progress, start=curve.start(point), lower_bound_ns=point.bound_ns,
@@ -107,6 +114,10 @@ def sweep(
                 row = curve.row(point, names[point.budget_bytes])
                 if row is not None:
                     on_row(row, len(curve.points))
+            if store is not None:
+                row = curve.row(point, names[point.budget_bytes])
+                if row is not None:
+                    store.put(row)
             stopped = plan is not None and plan.stopped_by is Stop.INTERRUPTED
             interrupted = stopped or interrupt.is_set()
             if interrupted:
@@ -142,6 +153,18 @@ def agree(graph: Graph, rows: Sequence[Row], gap: float) -> list[Row]:
         point.seconds = row.seconds
         agreed.append(row if same else curve.row(point, row.budget) or row)
     return agreed
+
+
+def again(row: Row) -> Plan:
+    """The plan of a finished row, or the error that it stands for."""
+    if row.plan is not None:
+        return row.plan
+    if row.status == INFEASIBLE:
+        raise InfeasibleError(
+            row.reason, smallest_bytes=row.smallest_bytes, limiting_op=row.limiting_op,
+            proven=row.proven,
+        )  # fmt: skip
+    raise NoPlanError(row.reason)
 
 
 @dataclass

@@ -272,7 +272,7 @@ def test_curve_tells_proven_from_time_limited() -> None:
     whiskers = [vertices(line) for line in ax.lines if line.get_linestyle() == "-"]
     assert [(4.0, 10.0), (4.0, 20.0)] in whiskers
     assert not any(line[0] == (8.0, 5.0) for line in whiskers if line)
-    assert labels(ax) == ["auto", "sqrt_n"]
+    assert labels(ax) == ["auto", "sqrt_n", "below the lower bound"]
     assert not any("infeasible" in text.get_text() for text in ax.texts)
 
 
@@ -284,6 +284,17 @@ def test_a_method_looks_the_same_in_every_picture() -> None:
     among = plot_curve(comparison(row("auto", 8, 0.1), row("greedy", 8, 0.1)))
     colors = [ax.lines[-2].get_color() for ax in (alone, among)]
     assert colors[0] == colors[1] == look("greedy")[0]
+
+
+def test_curve_shades_what_the_bound_rules_out() -> None:
+    """A step downwards at each larger budget; one bound alone is a whisker only."""
+    rows = [row("auto", 4, 0.2, bound=0.1), row("auto", 8, 0.05, bound=0.05)]
+    ax = plot_curve(comparison(*rows))
+    assert "below the lower bound" in labels(ax)
+    (area,) = [c for c in ax.collections if c.get_label() == "below the lower bound"]
+    corners = {(float(x), float(y)) for path in area.get_paths() for x, y in path.vertices}
+    assert {(4.0, 10.0), (8.0, 5.0)} <= corners
+    assert "below the lower bound" not in labels(plot_curve(comparison(rows[0])))
 
 
 def test_curve_shades_budgets_that_nobody_met() -> None:

@@ -43,6 +43,20 @@ def compare(
     jobs: Annotated[
         int, typer.Option("-j", "--jobs", min=1, metavar="N", help="Solves at the same time.")
     ] = 1,
+    cluster: Annotated[
+        str,
+        typer.Option(metavar="local|dask|ray", help="Where solves run at the same time."),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A", help="Scheduler of the cluster, such as tcp://host:8786; else a local one."
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep finished rows there, and do not run them again."),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Overhead against budget as .svg, .png or .pdf."),
@@ -93,6 +107,9 @@ def compare(
             seed=seed,
             backend=backend,
             jobs=jobs,
+            cluster=cluster,
+            address=address,
+            resume=resume,
             on_row=on_row,
         )
     if plot is not None:

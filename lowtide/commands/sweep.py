@@ -48,6 +48,12 @@ def sweep(
         Path | None,
         typer.Option(metavar="FILE", help="Overhead against budget as .svg, .png or .pdf."),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Keep finished rows there, and do not solve them again."
+        ),
+    ] = None,
     time_limit: TimeLimit = 60.0,
     gap: Gap = 1e-4,
     threads: Threads = None,
@@ -67,6 +73,7 @@ def sweep(
     from ..report.scale import Scale
     from ..solver.files import read_graph, write_plan
     from ..solver.milp.backends import backend as backend_named
+    from ..solver.store import Store
     from ..solver.sweep import sweep as run_sweep
 
     terminal = Terminal(json, quiet)
@@ -87,6 +94,10 @@ def sweep(
             raise InputError(f"cannot write to {output}: {error.strerror or error}") from None
         for text in budgets:
             writable(output / plan_name(graph, text), inputs=[graph])
+    store = None
+    if resume is not None:
+        limits = {"time_limit": time_limit, "gap": gap, "threads": threads, "seed": seed}
+        store = Store(resume, step, **limits, backend=backend, order=order, moves=moves)
     done = 0
 
     def on_row(row: Row, total: int) -> None:
@@ -107,6 +118,7 @@ def sweep(
             order=order,
             moves=moves,
             on_row=on_row,
+            store=store,
         )
     if output is not None:
         for row in found.rows:

@@ -20,7 +20,8 @@ def plot_curve(comparison: Comparison, ax: Axes | None = None) -> Axes:
     """Overhead of every method at every budget it could meet.
 
     Proven optima are filled; others are hollow, with a whisker down to the lower bound where one is
-    known. Budgets at which no method found a plan are shaded.
+    known. What lies below the lower bound is shaded, and so are budgets at which no method found a
+    plan.
 
     Parameters
     ----------
@@ -54,6 +55,7 @@ def plot_curve(comparison: Comparison, ax: Axes | None = None) -> Axes:
     ends = [*budgets, comparison.base_peak_bytes]
     margin = max(0.06 * (max(ends) - min(ends)), 0.01 * max(ends))
     ax.set_xlim((min(ends) - margin) / factor, (max(ends) + margin) / factor)
+    _shade_bound(ax, rows, factor)
     _shade_infeasible(ax, rows, factor)
     ax.axvline(comparison.base_peak_bytes / factor, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     ax.annotate(
@@ -116,6 +118,26 @@ def _draw_method(ax: Axes, method: str, rows: list[Row], factor: float) -> None:
             ax.plot([at], [low], "_", color=color, markersize=7, markeredgewidth=1.4, zorder=3)
     # One entry a method, whatever its points look like.
     ax.plot([], [], marker=marker, color=color, linewidth=1.2, markersize=6.5, label=method)
+
+
+def _shade_bound(ax: Axes, rows: tuple[Row, ...], factor: float) -> None:
+    """Shade the overheads that no schedule of the bound's class can have."""
+    best: dict[int, float] = {}
+    for row in rows:
+        if row.bound is not None:
+            best[row.budget_bytes] = max(best.get(row.budget_bytes, 0.0), row.bound)
+    if len(best) > 1:
+        budgets = sorted(best)
+        # A bound holds at every smaller budget: between two of them that of the larger one.
+        ax.fill_between(
+            [b / factor for b in budgets],
+            [100.0 * best[b] for b in budgets],
+            step="pre",
+            color="#e4e7eb",
+            linewidth=0,
+            zorder=1,
+            label="below the lower bound",
+        )
 
 
 def _shade_infeasible(ax: Axes, rows: tuple[Row, ...], factor: float) -> None:
