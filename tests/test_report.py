@@ -292,7 +292,9 @@ def test_curve_shades_what_the_bound_rules_out() -> None:
     ax = plot_curve(comparison(*rows))
     assert "below the lower bound" in labels(ax)
     (area,) = [c for c in ax.collections if c.get_label() == "below the lower bound"]
-    corners = {(float(x), float(y)) for path in area.get_paths() for x, y in path.vertices}
+    corners = {
+        (float(x), float(y)) for path in area.get_paths() for x, y in np.asarray(path.vertices)
+    }
     assert {(4.0, 10.0), (8.0, 5.0)} <= corners
     assert "below the lower bound" not in labels(plot_curve(comparison(rows[0])))
 
