@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .report.memory_plot import plot_memory as plot_memory
     from .report.report import write_report as write_report
     from .report.schedule_plot import plot_schedule as plot_schedule
+    from .runtime.compile.backend import backend as backend
+    from .runtime.compile.partitioner import partitioner as partitioner
     from .runtime.fit import fit as fit
     from .runtime.replay import replay as replay
     from .runtime.verify import verify as verify
@@ -45,6 +47,8 @@ else:
         "plot_memory": ".report.memory_plot",
         "write_report": ".report.report",
         "plot_schedule": ".report.schedule_plot",
+        "backend": ".runtime.compile.backend",
+        "partitioner": ".runtime.compile.partitioner",
         "fit": ".runtime.fit",
         "replay": ".runtime.replay",
         "verify": ".runtime.verify",

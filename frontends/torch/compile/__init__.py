@@ -1,0 +1,1 @@
+"""Joint graphs of torch.compile as graphs for the solver."""

@@ -1,0 +1,157 @@
+"""The one file of torch.compile's front end that touches PyTorch's private interfaces.
+
+A partitioner gets the joint graph of a forward and its backward from AOTAutograd and returns two
+modules. How inputs and outputs of these are told apart is AOTAutograd's convention, read here.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from ....solver.errors import CaptureError
+from ..export import check_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+try:
+    from torch._functorch import partitioners as _partitioners
+    from torch._functorch._aot_autograd import descriptors as _descriptors
+    from torch._functorch._aot_autograd import utils as _utils
+    from torch._functorch.compile_utils import fx_graph_cse as _cse
+
+    _is_tangent: Callable[[fx.Node], bool] = _utils._is_tangent
+    _is_primal: Callable[[fx.Node], bool] = _utils._is_primal
+    _is_forward_seed: Callable[[fx.Node], bool] = _utils._is_fwd_seed_offset
+    _is_backward_seed: Callable[[fx.Node], bool] = _utils._is_bwd_seed_offset
+    _saved_desc: Any = _descriptors.SavedForBackwardsAOTOutput
+    # Only where tensors can be saved without version check.
+    _saved_desc_unchecked: Any = getattr(
+        _descriptors, "SavedForBackwardsNoVcCheckAOTOutput", _saved_desc
+    )
+    _default_partition: Any = _partitioners.default_partition
+    _missing = ""
+except (ImportError, AttributeError) as error:  # pragma: no cover - other versions of PyTorch
+    _missing = str(error)
+
+UNCHECKED = "saved_tensor_with_no_vc_check"
+
+
+def check_partitioners() -> None:
+    """Refuse a PyTorch whose partitioners were never tried.
+
+    Raises
+    ------
+    CaptureError
+        If the version is outside the supported ones, or lacks what is needed.
+    """
+    check_version()
+    if _missing:
+        raise CaptureError(
+            f"PyTorch {torch.__version__} lacks an interface of torch.compile's partitioners: "
+            f"{_missing}"
+        )
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Inputs and outputs of a joint graph.
+
+    Attributes
+    ----------
+    primals
+        Placeholders of the forward: parameters, buffers, inputs, and its random offsets.
+    tangents
+        Placeholders of the backward.
+    outputs, gradients
+        Results of the forward and of the backward: nodes, or None.
+    output_descs, gradient_descs
+        What PyTorch says of each.
+    """
+
+    primals: tuple[fx.Node, ...]
+    tangents: tuple[fx.Node, ...]
+    outputs: tuple[Any, ...]
+    gradients: tuple[Any, ...]
+    output_descs: tuple[Any, ...]
+    gradient_descs: tuple[Any, ...]
+
+
+def ends_of(graph: fx.Graph, num_fwd_outputs: int) -> Ends:
+    """Sort the inputs and outputs of a joint graph.
+
+    Raises
+    ------
+    CaptureError
+        If there is a placeholder of a kind that is not known.
+    """
+    placeholders = graph.find_nodes(op="placeholder")
+    (end,) = graph.find_nodes(op="output")
+    results = pytree.arg_tree_leaves(*end.args)
+    descs = pytree.arg_tree_leaves(end.meta.get("desc", [None] * len(results)))
+    primals = [n for n in placeholders if _is_primal(n)]
+    seeds = [n for n in placeholders if _is_forward_seed(n)]
+    tangents = [n for n in placeholders if _is_tangent(n)]
+    late_seeds = [n for n in placeholders if _is_backward_seed(n)]
+    known = {*primals, *seeds, *tangents, *late_seeds}
+    for node in placeholders:
+        if node not in known or not isinstance(node.meta.get("val"), torch.Tensor):
+            raise CaptureError(
+                f"torch.compile: the joint graph has the input {node.name}, which is not a plain "
+                "tensor of static shape: compile with dynamic=False"
+            )
+    return Ends(
+        (*primals, *seeds),
+        (*tangents, *late_seeds),
+        tuple(results[:num_fwd_outputs]),
+        tuple(results[num_fwd_outputs:]),
+        tuple(descs[:num_fwd_outputs]),
+        tuple(descs[num_fwd_outputs:]),
+    )
+
+
+def written_inputs(ends: Ends) -> set[fx.Node]:
+    """Inputs whose new values are results of the forward, to be copied into them after it."""
+    written = {getattr(desc, "mutated_input", None) for desc in ends.output_descs} - {None}
+    return {node for node in ends.primals if node.meta.get("desc") in written}
+
+
+def merge_equal_nodes(module: fx.GraphModule) -> None:
+    """Remove dead nodes and compute equal ones once, as PyTorch's own partitioner begins."""
+    module.graph.eliminate_dead_code()
+    module.graph = _cse(module.graph)
+
+
+def saved_desc(place: int, node: fx.Node) -> Any:
+    """What PyTorch says of the result of a forward that is saved for the backward."""
+    return (_saved_desc_unchecked if node.meta.get(UNCHECKED) else _saved_desc)(place)
+
+
+def default_partition(
+    module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """PyTorch's own split without recomputation, for graphs that have no backward to plan."""
+    forward, backward = _default_partition(module, inputs, **kwargs)
+    return forward, backward
+
+
+def is_mutable(node: fx.Node) -> bool:
+    """Whether a node writes into one of its arguments."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and bool(target._schema.is_mutable)
+
+
+def is_late(node: fx.Node) -> bool:
+    """Whether the tracer met a node during backward."""
+    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+
+
+def is_part(node: fx.Node) -> bool:
+    """Whether a node picks one of several results of another."""
+    return node.op == "call_function" and node.target is operator.getitem

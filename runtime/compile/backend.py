@@ -1,0 +1,124 @@
+"""`torch.compile(model, backend=lowtide.backend(memory_budget="60%"))`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...solver.errors import InputError
+from .partitioner import Partitioner, Planned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+Compiler = Literal["inductor", "aot_eager"]
+
+
+class Backend:
+    """A backend of torch.compile that plans each training graph under a memory budget.
+
+    `lowtide.backend` makes one. Graphs without a backward (inference, `torch.no_grad`) go to the
+    compiler as they are.
+
+    Attributes
+    ----------
+    partitioner
+        What splits the joint graphs; it says what is guaranteed.
+    """
+
+    def __init__(
+        self, partitioner: Partitioner, compiler: Compiler, options: Mapping[str, Any]
+    ) -> None:
+        if compiler not in ("inductor", "aot_eager"):
+            raise InputError(f"compiler={compiler!r}: choose inductor or aot_eager")
+        self.partitioner, self.compiler, self.options = partitioner, compiler, dict(options)
+
+    @property
+    def planned(self) -> list[Planned]:
+        """Graph and plan of each joint graph so far."""
+        return self.partitioner.planned
+
+    def __call__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Compile one graph; called by PyTorch with what torch.compile was given."""
+        if self.compiler == "aot_eager":
+            if mode or options or self.options:
+                raise InputError("compiler='aot_eager' takes neither mode nor options")
+            return self._uncompiled(gm, example_inputs)
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = {
+            **(list_mode_options(mode) if mode else {}),
+            **self.options,
+            **(options or {}),
+            "custom_partitioner_fn": self.partitioner,
+        }
+        compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
+        return compiled  # type: ignore[no-any-return]
+
+    def _uncompiled(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The plan run operator by operator, without decompositions: for debugging."""
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch._aot_autograd.utils import make_boxed_func
+
+        def interpret(part: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            return make_boxed_func(part.forward)
+
+        run: Any = aot_autograd(
+            fw_compiler=interpret,
+            bw_compiler=interpret,
+            partition_fn=self.partitioner,
+            keep_inference_input_mutations=True,
+        )
+        made: Callable[..., Any] = run(gm, example_inputs)
+        return made
+
+
+def backend(
+    memory_budget: str | int,
+    *,
+    time_limit: float = 30.0,
+    method: str = "auto",
+    seed: int = 0,
+    extra_resident_bytes: int = 0,
+    compiler: Compiler = "inductor",
+    options: Mapping[str, Any] | None = None,
+) -> Backend:
+    """A backend for torch.compile whose backward recomputes what a memory budget asks for.
+
+    Parameters
+    ----------
+    memory_budget, time_limit, method, seed, extra_resident_bytes
+        As for `lowtide.partitioner`.
+    compiler
+        What compiles the two halves. `aot_eager` runs them operator by operator, to debug.
+    options
+        For inductor, as torch.compile takes them.
+
+    Raises
+    ------
+    InputError
+        For a budget, method or compiler that does not exist. What a graph cannot have (a budget
+        below the smallest, symbolic sizes) is raised at its first call, within PyTorch's
+        `BackendCompilerFailed`.
+
+    Examples
+    --------
+    >>> model = torch.compile(model, backend=lowtide.backend("60%"))    # doctest: +SKIP
+    """
+    partitioner = Partitioner(
+        memory_budget,
+        time_limit=time_limit,
+        method=method,
+        seed=seed,
+        extra_resident_bytes=extra_resident_bytes,
+    )
+    return Backend(partitioner, compiler, options or {})

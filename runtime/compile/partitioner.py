@@ -1,0 +1,200 @@
+"""The partitioner: under torch.compile, a plan decides what is saved and what is recomputed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+from ...frontends.torch.compile.joint import joint_graph
+from ...frontends.torch.compile.private import (
+    check_partitioners,
+    default_partition,
+    merge_equal_nodes,
+)
+from ...solver.errors import InputError
+from ...solver.solve import METHODS, solve
+from ...solver.units import format_bytes, format_percent, parse_budget
+from .emit import modules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from torch import fx
+
+    from ...solver.graph import Graph
+    from ...solver.plan import Plan
+
+_log = logging.getLogger(__name__)
+
+
+class Planned(NamedTuple):
+    """A joint graph that was compiled: what was solved, and the plan."""
+
+    graph: Graph
+    plan: Plan
+
+
+class Partitioner(CustomPartitionerFn):
+    """Splits each joint graph of torch.compile by a plan under a memory budget.
+
+    `lowtide.partitioner` makes one. It is a `CustomPartitionerFn` of inductor, for
+    `torch._inductor.config.custom_partitioner_fn` or
+    `torch.compile(model, options={"custom_partitioner_fn": it})`, and a `partition_fn` for
+    `aot_autograd`. As a context manager it sets inductor's configuration meanwhile: models compile
+    when they are first called, so the first call must be inside.
+
+    Attributes
+    ----------
+    planned
+        Graph and plan of each joint graph that was split, in the order in which they were
+        compiled. What PyTorch takes from its caches is not split again.
+
+    Notes
+    -----
+    What is guaranteed: every operator computes what it computes without a plan, from the same
+    values; operators that draw random numbers, communicate, write into inputs or read what is
+    written to run once. Recomputed values are equal to the first ones as far as the compiled
+    kernels are deterministic and round alike in both places: a compiler may contract or reorder
+    additions in one kernel and not in another, so gradients agree to rounding, not to the bit.
+
+    What is not: the peak. The plan's peak is a prediction about a program that the compiler still
+    fuses, orders and gives buffers to; `experiments/compile` measures the difference.
+    """
+
+    def __init__(
+        self,
+        memory_budget: str | int,
+        *,
+        time_limit: float = 30.0,
+        method: str = "auto",
+        seed: int = 0,
+        extra_resident_bytes: int = 0,
+    ) -> None:
+        check_partitioners()
+        parse_budget(memory_budget, resident_bytes=1, peak_bytes=2)  # refused now, not when called
+        if method not in METHODS:
+            raise InputError(f"no method {method!r}: choose one of {', '.join(METHODS)}")
+        if not time_limit > 0:
+            raise InputError(f"time_limit must be above 0, not {time_limit}")
+        self.memory_budget, self.time_limit, self.method = memory_budget, time_limit, method
+        self.seed, self.extra_resident_bytes = seed, extra_resident_bytes
+        self.planned: list[Planned] = []
+        self._active = contextlib.ExitStack()
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Forward and backward of a joint graph; called by PyTorch.
+
+        Raises
+        ------
+        CaptureError
+            If the graph cannot be planned: symbolic sizes, unknown higher-order operators.
+        InfeasibleError
+            If no schedule meets the budget; the smallest budget found is named.
+        """
+        merge_equal_nodes(gm)
+        joint = joint_graph(
+            gm.graph,
+            kwargs["num_fwd_outputs"],
+            name=f"compiled graph {len(self.planned)}",
+            extra_resident_bytes=self.extra_resident_bytes,
+        )
+        if joint.boundary == len(joint.roots) - 1:
+            kwargs.pop("compiler", None)
+            return default_partition(gm, joint_inputs, **kwargs)
+        plan = solve(
+            joint.graph,
+            self.memory_budget,
+            method=self.method,
+            time_limit=self.time_limit,
+            seed=self.seed,
+        )
+        self.planned.append(Planned(joint.graph, plan))
+        _log.info(
+            "%s: %d ops, peak %s predicted of %s, %s more time",
+            joint.graph.name,
+            len(joint.graph.ops),
+            format_bytes(plan.peak_bytes),
+            format_bytes(plan.budget_bytes),
+            format_percent(plan.overhead),
+        )
+        return modules(gm, joint, plan.schedule)
+
+    def uuid(self) -> str:
+        """Key of what this partitioner does, for PyTorch's caches of compiled code."""
+        settings = (
+            self.memory_budget, self.time_limit, self.method, self.seed, self.extra_resident_bytes,
+        )  # fmt: skip
+        return f"lowtide {source_digest()} {settings}"
+
+    def __enter__(self) -> Partitioner:
+        self._active.enter_context(inductor_config.patch(custom_partitioner_fn=self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._active.close()
+
+
+@functools.cache
+def source_digest() -> str:
+    """SHA-256 of lowtide's own code: other code makes other plans."""
+    root = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256(torch.__version__.encode())
+    for folder in ("solver", "frontends", "runtime"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def partitioner(
+    memory_budget: str | int,
+    *,
+    time_limit: float = 30.0,
+    method: str = "auto",
+    seed: int = 0,
+    extra_resident_bytes: int = 0,
+) -> Partitioner:
+    """A partitioner for inductor; see `Partitioner`, and `lowtide.backend` for the shorter way.
+
+    Parameters
+    ----------
+    memory_budget
+        For each compiled graph: `6GiB` or bytes, its inputs and parameters included, or a
+        percentage: resident bytes + 60% of what the rest takes without recomputation. Where a
+        model falls into several graphs (graph breaks), bytes bound each graph by itself: what other
+        graphs have saved meanwhile is not in its sight.
+    time_limit
+        Seconds for the solver, per graph.
+    method, seed
+        As for `lowtide.solve`.
+    extra_resident_bytes
+        Bytes always in memory beside a graph's inputs: optimizer state.
+
+    Examples
+    --------
+    >>> with lowtide.partitioner("60%"):                # doctest: +SKIP
+    ...     model = torch.compile(model)
+    ...     model(batch).backward()                     # compiled here, so inside
+    """
+    return Partitioner(
+        memory_budget,
+        time_limit=time_limit,
+        method=method,
+        seed=seed,
+        extra_resident_bytes=extra_resident_bytes,
+    )

@@ -1,0 +1,186 @@
+"""`lowtide.backend` and `lowtide.partitioner` under torch.compile."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import lowtide
+from lowtide.runtime.meter import measure_peak
+from lowtide.solver.errors import CaptureError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lowtide.runtime.compile.backend import Backend
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing compiled before, and machine rates and compiled code of this test only."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def chain(width: int = 16, depth: int = 10) -> nn.Module:
+    """Linear layers with tanh between them."""
+    torch.manual_seed(0)
+    layers = [item for _ in range(depth) for item in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(*layers)
+
+
+def step(call: Any, batch: torch.Tensor) -> torch.Tensor:
+    """Loss of one step, after its backward."""
+    loss: torch.Tensor = call(batch).pow(2).mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    """Gradients of all parameters."""
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def plans_of(backend: Backend) -> list[int]:
+    """How many executions of each plan are recomputations."""
+    return [plan.schedule.recomputes() for _, plan in backend.planned]
+
+
+def eager_backend(budget: str | int, time_limit: float = 1.0) -> Backend:
+    """A backend that compiles nothing."""
+    return lowtide.backend(budget, time_limit=time_limit, compiler="aot_eager")
+
+
+def test_peak_falls_with_the_budget_and_gradients_stay() -> None:
+    """Less memory is measured under a smaller budget; loss and gradients are those of the model."""
+    model, batch = chain(), torch.randn(512, 16)
+    plain = copy.deepcopy(model)
+    loss = step(plain, batch)
+    peaks = []
+    for budget in ("max", "60%"):
+        torch._dynamo.reset()
+        backend = eager_backend(budget)
+        compiled = torch.compile(model, backend=backend)
+        model.zero_grad()
+        assert torch.equal(step(compiled, batch), loss)
+        for ours, theirs in zip(gradients(model), gradients(plain), strict=True):
+            assert torch.equal(ours, theirs)
+        model.zero_grad()
+        peaks.append(measure_peak(partial(step, compiled, batch)).peak_bytes)
+        (recomputes,) = plans_of(backend)
+        assert (recomputes > 0) == (budget != "max")
+    assert peaks[1] < 0.8 * peaks[0]
+
+
+def test_graphs_without_backward_are_not_planned() -> None:
+    """Inference passes through."""
+    model, batch = chain(depth=1), torch.randn(4, 16)
+    backend = eager_backend("60%")
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        assert torch.equal(compiled(batch), model(batch))
+    assert backend.planned == []
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # PyTorch's own, at a graph break
+def test_each_graph_of_a_broken_model_has_its_plan() -> None:
+    """A graph break makes two graphs, each within the percentage of its own peak."""
+
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = chain(depth=6), chain(depth=6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            out: torch.Tensor = self.second(x)
+            return out
+
+    model, batch = Broken(), torch.randn(256, 16)
+    plain = copy.deepcopy(model)
+    step(plain, batch)
+    backend = eager_backend("85%", time_limit=1.0)
+    step(torch.compile(model, backend=backend), batch)
+    assert len(backend.planned) == 2
+    assert all(plan.peak_bytes <= plan.budget_bytes for _, plan in backend.planned)
+    for ours, theirs in zip(gradients(model), gradients(plain), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_budget_out_of_reach_names_the_smallest() -> None:
+    """The error of torch.compile holds the solver's message."""
+    model, batch = chain(depth=2), torch.randn(64, 16)
+    compiled = torch.compile(model, backend=eager_backend(10_000))
+    with pytest.raises(Exception, match=r"InfeasibleError.*\n*.*smallest budget found is"):
+        compiled(batch)
+
+
+def test_symbolic_sizes_are_refused_by_name() -> None:
+    """Dynamic shapes are refused, with what to do instead."""
+    model, batch = chain(depth=2), torch.randn(64, 16)
+    compiled = torch.compile(model, backend=eager_backend("60%"), dynamic=True)
+    with pytest.raises(Exception, match="compile with dynamic=False") as caught:
+        compiled(batch)
+    assert type(getattr(caught.value, "inner_exception", None)) is CaptureError
+
+
+def test_wrong_arguments_are_refused_at_once() -> None:
+    """Budgets, methods and compilers are looked at before anything is compiled."""
+    with pytest.raises(InputError, match="not an amount"):
+        lowtide.backend("much")
+    with pytest.raises(InputError, match="no method"):
+        lowtide.partitioner("60%", method="magic")
+    with pytest.raises(InputError, match="time_limit"):
+        lowtide.partitioner("60%", time_limit=0)
+    with pytest.raises(InputError, match="choose inductor or aot_eager"):
+        lowtide.backend("60%", compiler="gcc")  # type: ignore[arg-type]
+
+
+def test_a_partitioner_is_in_force_inside_its_context_only() -> None:
+    """Inductor's configuration is set and put back; the key names settings and code."""
+    from torch._inductor import config
+
+    chosen = lowtide.partitioner("60%")
+    with chosen as active:
+        assert active is chosen
+        assert config.custom_partitioner_fn is chosen
+    assert config.custom_partitioner_fn is None
+    assert chosen.uuid() == lowtide.partitioner("60%").uuid()
+    assert chosen.uuid() != lowtide.partitioner("50%").uuid()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_inductor_keeps_the_plan() -> None:
+    """Compiled by inductor, the peak falls and gradients agree to rounding."""
+    model, batch = chain(width=64), torch.randn(512, 64)
+    plain = copy.deepcopy(model)
+    step(plain, batch)
+    peaks = []
+    for budget in ("max", "50%"):
+        torch._dynamo.reset()
+        backend = lowtide.backend(budget, time_limit=5.0)
+        compiled = torch.compile(model, backend=backend)
+        model.zero_grad()
+        step(compiled, batch)
+        for ours, theirs in zip(gradients(model), gradients(plain), strict=True):
+            torch.testing.assert_close(ours, theirs)
+        model.zero_grad()
+        reading = measure_peak(partial(step, compiled, batch))
+        peaks.append(reading.peak_bytes)
+        ((_, plan),) = backend.planned
+        predicted = plan.peak_bytes - plan.resident_bytes
+        assert abs(reading.peak_bytes - predicted) < 0.15 * predicted
+    assert peaks[1] < 0.75 * peaks[0]
