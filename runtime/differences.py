@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -14,34 +14,58 @@ from .flatten import children, describe_structure, leaf_names
 from .fsdp import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..frontends.torch.program import Program
     from .behaviour import Behaviour
+    from .guards import Guards
 
 LOSS = "loss_fn"
 _ADVICE = "capture and solve again for it, or call the original model"
 
 
+class Difference(NamedTuple):
+    """One difference from what was captured.
+
+    Attributes
+    ----------
+    what, advice
+        What differs, and what to do; the advice may be empty.
+    of_module
+        True if the module is another one than it was: no plan of it can be trusted. False if only
+        the call differs (arguments, modes, types, autocast, what is trained): a plan made for such
+        calls is right.
+    """
+
+    what: str
+    advice: str
+    of_module: bool
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.advice}" if self.advice else self.what
+
+
 def explain(
-    program: Program,
-    behaviours: Sequence[Behaviour],
-    model: nn.Module,
-    loss_fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    late: Collection[int] = (),
+    guards: Guards, model: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ReplayError:
-    """The error that names the first difference; `late` as in `Guards`."""
-    return ReplayError(
-        _training_difference(program, model, loss_fn)
-        or _behaviour_difference(program, behaviours, model, loss_fn)
-        or _settings_difference(program, model, loss_fn)
-        or _autocast_difference(program)
-        or _argument_difference(program, args, kwargs)
-        or _state_difference(program, model, loss_fn, late)
-        or f"the call differs from the captured one: {_ADVICE}"
-    )
+    """The error that names the first difference."""
+    for found in differences(guards, model, loss_fn, args, kwargs):
+        return ReplayError(str(found))
+    return ReplayError(f"the call differs from the captured one: {_ADVICE}")
+
+
+def differences(
+    guards: Guards, model: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[Difference]:
+    """All differences from what `guards` were made for, found one by one."""
+    program = guards.program
+    yield from _training_differences(program, model, loss_fn)
+    for words in _behaviour_differences(program, guards.behaviours, model, loss_fn):
+        yield Difference(words, "", True)
+    yield from _settings_differences(program, model, loss_fn)
+    yield from _autocast_differences(program)
+    yield from _argument_differences(program, args, kwargs, guards.exact)
+    yield from _state_differences(guards, model, loss_fn)
 
 
 def modules_of(model: nn.Module, loss_fn: Any) -> dict[str, nn.Module]:
@@ -63,71 +87,73 @@ def _named_tensors(model: nn.Module, loss_fn: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def _training_difference(program: Program, model: nn.Module, loss_fn: Any) -> str | None:
+def _training_differences(program: Program, model: nn.Module, loss_fn: Any) -> Iterator[Difference]:
     modules = modules_of(model, loss_fn)
     for path, flag in program.training.items():
         where = f"module {path}" if path else "the module"
         if path not in modules:
-            return f"{where} is gone since capture: capture again"
-        if modules[path].training is not flag:
+            yield Difference(f"{where} is gone since capture", "capture again", True)
+        elif modules[path].training is not flag:
             now, then = ("train", "eval") if not flag else ("eval", "train")
-            return (
-                f"{where} is in {now} mode and was captured in {then} mode: "
-                f"call .{then}() on it, or capture and solve again"
+            yield Difference(
+                f"{where} is in {now} mode and was captured in {then} mode",
+                f"call .{then}() on it, or capture and solve again",
+                False,
             )
-    return None
 
 
-def _behaviour_difference(
+def _behaviour_differences(
     program: Program, behaviours: Sequence[Behaviour], model: nn.Module, loss_fn: Any
-) -> str | None:
+) -> Iterator[str]:
     modules = modules_of(model, loss_fn)
     specs = {spec.value: spec for spec in program.inputs}
     tensors: dict[int, torch.Tensor] = {}
     for then in behaviours:
         if then.path not in modules:
-            return f"module {then.path} is gone since capture: capture again"
+            yield f"module {then.path} is gone since capture: capture again"
+            continue
         words = then.difference(modules[then.path])
         if words is not None:
-            return words
+            yield words
         for name, value in then.tensors.items():
             where = f"{then.path}.{name}" if then.path else name
             found = modules[then.path].__dict__.get(name)
             if not isinstance(found, torch.Tensor):
-                return f"{where} was a tensor when captured and is none now: capture again"
+                yield f"{where} was a tensor when captured and is none now: capture again"
+                continue
             meta = program.value_meta[value]
             looks, looked = (
                 (tuple(found.shape), found.dtype, found.device),
                 (meta.shape, meta.dtype, meta.device),
             )
             if looks != looked:
-                return (
+                yield (
                     f"tensor {where} is {_words(*looks)}; the plan was made for "
                     f"{_words(*looked)}: capture and solve again"
                 )
             if found.requires_grad and not specs[value].requires_grad:
-                return (
+                yield (
                     f"tensor {where} requires a gradient now and did not when captured: "
                     "capture and solve again"
                 )
             if tensors.setdefault(value, found) is not found:
-                return f"{where} and another attribute were one tensor when captured: capture again"
-    return None
+                yield f"{where} and another attribute were one tensor when captured: capture again"
 
 
-def _settings_difference(program: Program, model: nn.Module, loss_fn: Any) -> str | None:
+def _settings_differences(program: Program, model: nn.Module, loss_fn: Any) -> Iterator[Difference]:
     modules = modules_of(model, loss_fn)
     for path, name, value in program.settings:
         if path not in modules:
-            return f"module {path} is gone since capture: capture again"
+            continue  # named as gone before
         found = getattr(modules[path], name, None)
         if not same_literal(found, value):
             where = f"{path}.{name}" if path else name
-            return (
+            yield Difference(
                 f"{where} is {found!r} and was {value!r} when captured, which is a constant of the "
-                "plan: capture and solve again"
+                "plan",
+                "capture and solve again",
+                True,
             )
-    return None
 
 
 def autocast_kinds(program: Program) -> list[str]:
@@ -136,29 +162,30 @@ def autocast_kinds(program: Program) -> list[str]:
     return sorted((kinds | {kind for kind, _ in program.autocast}) - {"meta"})
 
 
-def _autocast_difference(program: Program) -> str | None:
+def _autocast_differences(program: Program) -> Iterator[Difference]:
     planned = dict(program.autocast)
     for kind in autocast_kinds(program):
         found = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         wanted = planned.get(kind)
         if found is not wanted:
             now, then = (f"on ({dtype})" if dtype else "off" for dtype in (found, wanted))
-            return (
-                f"autocast on {kind} is {now} and was {then} when captured: call under the same "
-                "autocast, or capture and solve again"
+            yield Difference(
+                f"autocast on {kind} is {now} and was {then} when captured",
+                "call under the same autocast, or capture and solve again",
+                False,
             )
     if torch.is_autocast_cache_enabled() is not program.autocast_cache:
         now, then = ("off", "on") if program.autocast_cache else ("on", "off")
-        return (
-            f"autocast's cache of casts is {now} and was {then} when captured: switch it {then}, "
-            "or capture and solve again"
+        yield Difference(
+            f"autocast's cache of casts is {now} and was {then} when captured",
+            f"switch it {then}, or capture and solve again",
+            False,
         )
-    return None
 
 
-def _argument_difference(
-    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> str | None:
+def _argument_differences(
+    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], exact: bool
+) -> Iterator[Difference]:
     flat, spec = pytree.tree_flatten((args, kwargs))
     names = leaf_names(program.in_spec)
     if spec != program.in_spec:
@@ -178,15 +205,15 @@ def _argument_difference(
                 for tree in (spec, program.in_spec)
             )
             what = f"arguments of structure {given}; the plan was made for {wanted}"
-        return f"the call has {what}: {_ADVICE}"
+        yield Difference(f"the call has {what}", _ADVICE, False)
+        return
     for name, leaf, guard in zip(names, flat, program.guards, strict=True):
-        found = _leaf_difference(leaf, guard)
+        found = _leaf_difference(leaf, guard, exact)
         if found is not None:
-            return f"{name} {found}: {_ADVICE}"
-    return None
+            yield Difference(f"{name} {found}", _ADVICE, False)
 
 
-def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard) -> str | None:
+def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard, exact: bool) -> str | None:
     if isinstance(guard, LiteralGuard):
         if same_literal(leaf, guard.value):
             return None
@@ -207,14 +234,16 @@ def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard) -> str | None
         )
     if leaf.requires_grad and not guard.requires_grad:
         return "requires a gradient; the plan was made for one that does not"
+    if exact and guard.requires_grad and not leaf.requires_grad:
+        return "requires no gradient; the plan was made for one that does"
     return None
 
 
-def _state_difference(
-    program: Program, model: nn.Module, loss_fn: Any, late: Collection[int]
-) -> str | None:
+def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterator[Difference]:
+    program, late, exact = guards.program, guards.late or (), guards.exact
     tensors = _named_tensors(model, loss_fn)
-    for place, spec in enumerate(s for s in program.inputs if s.kind != "tangent"):
+    again = "capture and solve again"
+    for place, spec in enumerate(guards.inputs):
         if spec.kind not in ("param", "buffer") or place in late:
             continue
         kind = "parameter" if spec.kind == "param" else "buffer"
@@ -222,38 +251,53 @@ def _state_difference(
         if tensor is None:
             flat = any("_is_fsdp_managed_module" in m.__dict__ for m in model.modules())
             advice = "FullyShardedDataParallel needs use_orig_params=True" if flat else ""
-            return f"the module has no {kind} {spec.fqn} any more: {advice or 'capture again'}"
-        if type(tensor) not in PLAIN:
-            return (
-                f"{kind} {spec.fqn} is a {type(tensor).__name__} now (tensor parallelism, or a "
-                "sharding other than fully_shard): a replayed step computes on plain tensors only"
+            yield Difference(
+                f"the module has no {kind} {spec.fqn} any more", advice or "capture again", True
             )
+            continue
+        if type(tensor) not in PLAIN:
+            yield Difference(
+                f"{kind} {spec.fqn} is a {type(tensor).__name__} now (tensor parallelism, or a "
+                "sharding other than fully_shard)",
+                "a replayed step computes on plain tensors only",
+                True,
+            )
+            continue
         meta = program.value_meta[spec.value]
         found = (tuple(tensor.shape), tensor.dtype, tensor.device)
         if found != (meta.shape, meta.dtype, meta.device):
-            return (
+            yield Difference(
                 f"{kind} {spec.fqn} is {_words(*found)}; the plan was made for "
-                f"{_words(meta.shape, meta.dtype, meta.device)}: capture and solve again"
+                f"{_words(meta.shape, meta.dtype, meta.device)}",
+                again,
+                found[0] != meta.shape,
             )
-        if not same_strides(tensor, meta.stride):
-            return (
+        elif not same_strides(tensor, meta.stride):
+            yield Difference(
                 f"{kind} {spec.fqn} has strides {list(tensor.stride())}; the plan was made for "
-                f"{list(meta.stride)}: capture and solve again"
+                f"{list(meta.stride)}",
+                again,
+                False,
             )
         if spec.kind == "param" and tensor.requires_grad and not spec.requires_grad:
-            return (
-                f"parameter {spec.fqn} requires a gradient now and was frozen when captured: "
-                "capture and solve again"
+            yield Difference(
+                f"parameter {spec.fqn} requires a gradient now and was frozen when captured",
+                again,
+                False,
+            )
+        if exact and spec.kind == "param" and spec.requires_grad and not tensor.requires_grad:
+            yield Difference(
+                f"parameter {spec.fqn} is frozen now and was trained when captured", again, False
             )
     for group in program.shared:
         first = tensors.get(group[0])
         for other in group[1:]:
             if tensors.get(other) is not first:
-                return (
-                    f"{group[0]} and {other} were one tensor when captured and are two now: "
-                    "capture again"
+                yield Difference(
+                    f"{group[0]} and {other} were one tensor when captured and are two now",
+                    "capture again",
+                    True,
                 )
-    return None
 
 
 def _words(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..frontends.torch.capture import capture
-from ..solver.solve import solve
-from .replay import replay
+from ..solver.errors import InputError
+from ..solver.schedule import Schedule
+from ..solver.simulate import simulate
+from ..solver.units import parse_budget
+from .module import build_module
+from .plan_cache import solve_cached
+from .shapes import Settings, Shapes, solving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
     from .module import ReplayModule
+    from .shapes import OnNewShape
 
 
 def fit(
@@ -22,12 +29,24 @@ def fit(
     *,
     memory_budget: str | int,
     loss_fn: Callable[..., Any] | None = None,
+    shapes: Sequence[Any] = (),
+    on_new_shape: OnNewShape = "plan",
+    max_plans: int = 16,
     extra_resident_bytes: int = 0,
     times: Literal["roofline", "measured"] = "measured",
     time_limit: float = 60.0,
     seed: int = 0,
 ) -> ReplayModule:
     """A drop-in module whose training step stays under a memory budget.
+
+    A plan holds for one kind of call: shapes, types and structure of the arguments, modes,
+    ambient autocast, which parameters are trained. Another kind (the smaller last batch of an
+    epoch, a layer that is frozen) gets a plan of its own, within the same budget in bytes, when it
+    is first seen; one line in the log then says what is new and how long planning took. Calls
+    under `no_grad`, or in eval mode if `model` is in training mode now, run the plain model and are
+    never planned. Changes of the module itself (code, hooks, children, tied weights, shapes of
+    parameters) are refused, and so is a number among the arguments that no plan knows. Plans are
+    kept in the user's cache folder (`LOWTIDE_CACHE_DIR`).
 
     Parameters
     ----------
@@ -37,15 +56,24 @@ def fit(
         A tuple of positional arguments, a dict of keyword arguments, or a single tensor.
     memory_budget
         Device memory of the step, parameters and gradients included: `6GiB`, bytes, or a
-        percentage: resident bytes + 60% of what the rest takes without recomputation.
+        percentage: resident bytes + 60% of what the rest takes without recomputation. A percentage
+        is turned into bytes once, for `batch`, and then holds for every shape.
     loss_fn
         `loss_fn(out)` or `loss_fn(out, batch)`; the module then returns the loss.
+    shapes
+        Further example batches, planned now instead of when they are first seen.
+        `ReplayModule.prepare` does the same later.
+    on_new_shape
+        What a new kind of call gets: `plan` it, run it `plain` (without bound on its memory; said
+        once), or `refuse` it with a `ReplayError`.
+    max_plans
+        Plans kept in memory beside the first; the one used longest ago is dropped.
     extra_resident_bytes
         Bytes always in memory beside the step's own tensors: optimizer state.
     times
         Measure the time of every op, or estimate it.
     time_limit
-        Seconds for the solver.
+        Seconds for the solver, for each plan.
     seed
         The solver's seed.
 
@@ -54,10 +82,31 @@ def fit(
     CaptureError
         If the step cannot be captured exactly.
     InfeasibleError
-        If no schedule within the budget was found; it says which budget can be met.
+        If no schedule within the budget was found; it says which budget can be met. From a later
+        call, too, if its kind is new.
     """
+    if len(shapes) > max_plans:
+        raise InputError(f"{len(shapes)} further shapes are given and max_plans is {max_plans}")
+    settings = Settings(
+        budget_bytes=0,  # until the first step is known
+        extra_resident_bytes=extra_resident_bytes,
+        times=times,
+        solving=solving(time_limit, seed),
+        on_new_shape=on_new_shape,
+        max_plans=max_plans,
+    )
     captured = capture(
         model, batch, loss_fn, times=times, extra_resident_bytes=extra_resident_bytes
     )
-    plan = solve(captured.graph, memory_budget, time_limit=time_limit, seed=seed)
-    return replay(captured, plan)
+    graph = captured.graph
+    budget_bytes = parse_budget(
+        memory_budget,
+        resident_bytes=graph.resident_bytes,
+        peak_bytes=simulate(graph, Schedule.keep_everything(graph)).peak_bytes,
+    )
+    settings = replace(settings, budget_bytes=budget_bytes)
+    plan, _ = solve_cached(graph, budget_bytes, settings.solving)
+    module = build_module(captured, plan, Shapes(settings))
+    for further in shapes:
+        module.prepare(further)
+    return module

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 class Guards:
     """Guards of one program.
 
+    A tensor that required a gradient at capture may be frozen later: its gradient is computed and
+    dropped. With `exact` that counts as a difference, too.
+
     Attributes
     ----------
     fast
@@ -50,12 +53,15 @@ class Guards:
         program: Program,
         behaviours: Sequence[Behaviour] = (),
         late: Collection[int] | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         self.program = program
         self.behaviours = tuple(behaviours)
         self.late = None if late is None else frozenset(late)
+        self.exact = exact
         self.inputs = [spec for spec in program.inputs if spec.kind != "tangent"]
-        self.source, namespace = _write(program, self.inputs, self.behaviours, self.late)
+        self.source, namespace = _write(program, self.inputs, self.behaviours, self.late, exact)
         self.fast: Callable[..., list[torch.Tensor] | None]
         (self.fast,) = build_functions(self.source, namespace, ("resolve",), "guards")
         self._signatures: dict[type, inspect.Signature | None] = {}
@@ -119,6 +125,7 @@ def _write(
     inputs: list[InputSpec],
     behaviours: tuple[Behaviour, ...],
     late: frozenset[int] | None,
+    exact: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Source of the fast check, and the objects it refers to."""
     names = Namespace()
@@ -138,8 +145,8 @@ def _write(
     else:
         body += unpack
     for place, guard in enumerate(program.guards):
-        body.append(f"if not ({_leaf_test(f'a{place}', guard, names)}): return None")
-    body += _state_lines(program, inputs, behaviours, names, late)
+        body.append(f"if not ({_leaf_test(f'a{place}', guard, names, exact)}): return None")
+    body += _state_lines(program, inputs, behaviours, names, late, exact)
     live = {value for found in behaviours for value in found.tensors.values()}
     results = []
     for place, spec in enumerate(inputs):
@@ -158,7 +165,7 @@ def _write(
     return "\n".join(lines), names.globals
 
 
-def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace) -> str:
+def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace, exact: bool) -> str:
     if isinstance(guard, LiteralGuard):
         value = guard.value
         if value is None or value is True or value is False:
@@ -173,6 +180,8 @@ def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace) -
     ]
     if not guard.requires_grad:
         words.append(f"not {name}.requires_grad")
+    elif exact:
+        words.append(f"{name}.requires_grad")
     return " and ".join(words)
 
 
@@ -246,6 +255,7 @@ def _state_lines(
     behaviours: tuple[Behaviour, ...],
     names: Namespace,
     late: frozenset[int] | None,
+    exact: bool,
 ) -> list[str]:
     """Walk the module tree once: behaviour, training flags, parameters, buffers, tensors."""
     lines: list[str] = []
@@ -313,6 +323,8 @@ def _state_lines(
             test += f" and {_stride_test(f't{place}', meta.stride)} and type(t{place}) in plain"
         if spec.kind != "buffer" and not spec.requires_grad:
             test += f" and not t{place}.requires_grad"
+        elif exact and spec.kind == "param":
+            test += f" and t{place}.requires_grad"
         lines.append(f"if not ({test}): return None")
     kinds = {spec.fqn: spec.kind for spec in inputs}
     for group in program.shared:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..frontends.torch.capture import split_batch
+from ..solver.errors import InputError, ReplayError
 from .autograd import Run, Tangent, attach, quiet, refuse
 from .behaviour import behaviours_of
 from .codegen import generate
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from ..solver.schedule import Schedule
     from .behaviour import Behaviour
     from .code import StepCode
+    from .shapes import Shapes
 
 _SHARED_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _CONTAINER_METHODS = ("__len__", "__getitem__", "__iter__", "__contains__")
@@ -50,12 +53,14 @@ class Wiring:
         stages: int | None = None,
         behaviours: Sequence[Behaviour] = (),
         units: Units | None = None,
+        exact: bool = False,
     ) -> None:
         self.program = program
         self.units = units
         sharding = None if units is None else units.sharding
         self.code: StepCode = generate(program, schedule, stages=stages, sharding=sharding)
-        self.guards = Guards(program, behaviours, None if sharding is None else sharding.of_input)
+        late = None if sharding is None else sharding.of_input
+        self.guards = Guards(program, behaviours, late, exact=exact)
         kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
         place_of_input = {index: place for place, index in enumerate(kept)}
         self.leaves = [
@@ -103,11 +108,45 @@ class Wiring:
         return found
 
 
+class Planned(NamedTuple):
+    """A captured step, a plan for it, and the code that runs it."""
+
+    captured: Captured
+    plan: Plan
+    wiring: Wiring
+
+    @classmethod
+    def of(cls, captured: Captured, plan: Plan, *, exact: bool = False) -> Planned:
+        """Generate the code of a plan that was checked; `exact` as in `Guards`."""
+        then = captured.behaviours
+        if then is None:
+            then = behaviours_of(captured.program, captured.model, captured.loss_fn)
+        wiring = Wiring(captured.program, plan.schedule, behaviours=then, exact=exact)
+        return cls(captured, plan, wiring)
+
+    def rewired(self, model: nn.Module) -> Planned:
+        """The same plan as code for the children that are sharded now; itself if it is that."""
+        wiring = self.wiring
+        units = Units(wiring.program, model)
+        if units.key == (() if wiring.units is None else wiring.units.key):
+            return self
+        units.agree(self.plan.steps)
+        new = Wiring(
+            wiring.program,
+            self.plan.schedule,
+            behaviours=wiring.guards.behaviours,
+            units=units,
+            exact=wiring.guards.exact,
+        )
+        return self._replace(wiring=new)
+
+
 class ReplayModule(Face):
-    """Runs a captured training step by a plan; made by `replay`.
+    """Runs a captured training step by a plan; made by `replay` and `fit`.
 
     Calls with gradients off, or with the whole module in eval mode (if captured in training), run
-    the original module. All others must look like the captured call, or raise `ReplayError`.
+    the original module. All others must look like the captured call, or raise `ReplayError`; a
+    module made by `fit` has a plan for each kind of call instead, see there.
 
     Checked in each call: arguments (structure, shapes, dtypes, devices, strides, other values),
     parameters and buffers (found by name: present, same look, tied as they were), modules (mode,
@@ -120,17 +159,20 @@ class ReplayModule(Face):
     Attributes
     ----------
     captured, plan
-        What it was made from.
+        What it was made from: the first plan, if it has several.
     """
 
     captured: Captured
     plan: Plan
 
-    def __init__(self, captured: Captured, plan: Plan, wiring: Wiring) -> None:
+    def __init__(
+        self, captured: Captured, plan: Plan, wiring: Wiring, shapes: Shapes | None = None
+    ) -> None:
         super().__init__()
         state = self.__dict__
         state["_wrapped"] = captured.model
         state["captured"], state["plan"], state["_wiring"] = captured, plan, wiring
+        state["_shapes"] = shapes
         for table in _SHARED_TABLES:
             state[table] = captured.model.__dict__[table]
 
@@ -159,11 +201,11 @@ class ReplayModule(Face):
         if not in_transform():
             inputs = wiring.guards.fast(self._wrapped, loss_fn, args, kwargs)
         if inputs is None:
-            if wiring.guards.runs_plain(self._wrapped, loss_fn):
+            found = self._second_look(args, kwargs)
+            if found is None:
                 return self.captured.call(args, kwargs)
-            if in_transform():
-                raise transform_error()
-            wiring, inputs = self._second_look(args, kwargs)
+            planned, inputs = found
+            wiring = planned.wiring
         refuse_duals(inputs, wiring.input_names)
         code = wiring.code
         if wiring.units is None:
@@ -186,34 +228,92 @@ class ReplayModule(Face):
 
     def _second_look(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Wiring, list[torch.Tensor]]:
-        """Inputs of a call that is written differently but means the captured one.
+    ) -> tuple[Planned, list[torch.Tensor]] | None:
+        """Plan and inputs of a call that is not written as the first one; None: run it plain.
 
         Here it is also noticed that children were sharded since the last call: the same plan is
         then written as code that gathers and frees their parameters.
         """
-        wiring: Wiring = self.__dict__.get("_sharded") or self._wiring
-        units = Units(wiring.program, self._wrapped)
-        if units.key != (() if wiring.units is None else wiring.units.key):
-            units.agree(self.plan.steps)
-            wiring = Wiring(
-                wiring.program,
-                self.plan.schedule,
-                behaviours=wiring.guards.behaviours,
-                units=units,
-            )
-            self.__dict__["_sharded"] = wiring
-        guards, loss_fn = wiring.guards, self.captured.loss_fn
-        again = guards.normalise(self._wrapped, args, kwargs)
+        model, loss_fn, first = self._wrapped, self.captured.loss_fn, self._first
+        shapes: Shapes | None = None if in_transform() else self._shapes
+        if shapes is not None:
+            found = shapes.find(model, loss_fn, args, kwargs)
+            if found is not None:
+                return found
+        if first.wiring.guards.runs_plain(model, loss_fn):
+            return None
+        if in_transform():
+            raise transform_error()
+        rewired = first.rewired(model)
+        if rewired is not first:
+            first = rewired
+            self.__dict__["_sharded"] = first.wiring
+        guards = first.wiring.guards
+        again = guards.normalise(model, args, kwargs)
         if again is not None:
             args, kwargs = again
-        inputs: list[torch.Tensor] | None = guards.fast(self._wrapped, loss_fn, args, kwargs)
-        if inputs is None:
-            late = guards.late or ()
-            raise explain(
-                guards.program, guards.behaviours, self._wrapped, loss_fn, args, kwargs, late
+        inputs: list[torch.Tensor] | None = guards.fast(model, loss_fn, args, kwargs)
+        if inputs is not None:
+            return first, inputs
+        if shapes is None:
+            raise explain(guards, model, loss_fn, args, kwargs)
+        return shapes.meet(first, args, kwargs)
+
+    @property
+    def _first(self) -> Planned:
+        wiring: Wiring = self.__dict__.get("_sharded") or self._wiring
+        return Planned(self.captured, self.plan, wiring)
+
+    def prepare(self, batch: Any) -> Plan:
+        """Plan for calls like that of `batch`, in the present modes, unless there is a plan.
+
+        Parameters
+        ----------
+        batch
+            A tuple of positional arguments, a dict of keyword arguments, or a single tensor.
+
+        Returns
+        -------
+        Plan
+            The plan that such a call will run by.
+
+        Raises
+        ------
+        ReplayError
+            If the module has one plan for good (it is from `replay`), or was changed.
+        LowtideError
+            If the call cannot be captured, or its plan cannot meet the budget.
+        """
+        shapes: Shapes | None = self._shapes
+        found = self.planned_for(batch)
+        if found is not None:
+            return found.plan
+        if shapes is None:
+            raise ReplayError("a module made by replay has one plan: use fit, which plans others")
+        return shapes.add(self._first, *self._call_of(batch), ahead=True).plan
+
+    def planned_for(self, batch: Any) -> Planned | None:
+        """The captured step and the plan that calls like that of `batch` run by; None: no plan."""
+        args, kwargs = self._call_of(batch)
+        first, shapes = self._first, self._shapes
+        with torch.enable_grad():
+            model, loss_fn = self._wrapped, self.captured.loss_fn
+            if first.wiring.guards.fast(model, loss_fn, args, kwargs) is not None:
+                return first
+            found = shapes and shapes.find_any_form(model, loss_fn, args, kwargs)
+            return found[0] if found else None
+
+    def _call_of(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments and keywords of a batch, which must be given as the first one was."""
+        style, args, kwargs = split_batch(batch)
+        first = self.captured
+        if first.loss_takes_batch and style != first.batch_style:
+            raise InputError(
+                f"the batch is a {style} and the first one was a {first.batch_style}: give it in "
+                "the same form, which is what the loss gets"
             )
-        return wiring, inputs
+        again = self._wiring.guards.normalise(self._wrapped, args, kwargs)
+        return again if again is not None else (args, kwargs)
 
     def _attach(
         self,
@@ -253,7 +353,8 @@ class ReplayModule(Face):
         """A copy with its own module; the plan and the generated code are shared."""
         new = type(self).__new__(type(self))
         memo[id(self)] = new
-        fixed = {"plan": self.plan, "_wiring": self._wiring, "captured": None}
+        shapes: Shapes | None = self._shapes
+        fixed = {"plan": self.plan, "_wiring": self._wiring, "captured": None, "_shapes": None}
         for name, value in self.__dict__.items():
             if name == "_sharded":
                 continue
@@ -262,13 +363,15 @@ class ReplayModule(Face):
         if isinstance(loss_fn, nn.Module):
             loss_fn = copy.deepcopy(loss_fn, memo)
         new.__dict__["captured"] = replace(self.captured, model=new._wrapped, loss_fn=loss_fn)
+        if shapes is not None:
+            new.__dict__["_shapes"] = shapes.copy(new._wrapped, loss_fn)
         return new
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Pickle the captured step and the plan; the code is generated again."""
-        known = {"_wrapped", "captured", "plan", "_wiring", "_sharded", *_SHARED_TABLES}
+        """Pickle captured steps and plans; the code is generated again."""
+        known = {"_wrapped", "captured", "plan", "_wiring", "_sharded", "_shapes", *_SHARED_TABLES}
         extra = {name: value for name, value in self.__dict__.items() if name not in known}
-        return build_module, (self.captured, self.plan), extra
+        return build_module, (self.captured, self.plan, self._shapes), extra
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -277,13 +380,10 @@ class ReplayModule(Face):
 register()
 
 
-def build_module(captured: Captured, plan: Plan) -> ReplayModule:
-    """The module for a plan that was already checked."""
-    then = captured.behaviours
-    if then is None:
-        then = behaviours_of(captured.program, captured.model, captured.loss_fn)
-    wiring = Wiring(captured.program, plan.schedule, behaviours=then)
-    return _class_for(type(captured.model))(captured, plan, wiring)
+def build_module(captured: Captured, plan: Plan, shapes: Shapes | None = None) -> ReplayModule:
+    """The module for a plan that was already checked; with `shapes`, for further ones, too."""
+    planned = Planned.of(captured, plan, exact=shapes is not None)
+    return _class_for(type(captured.model))(*planned, shapes)
 
 
 _classes: dict[tuple[str, ...], type[ReplayModule]] = {}

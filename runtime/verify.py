@@ -54,7 +54,7 @@ class Verification:
         Measured peak of one step (forward and backward), beyond what was allocated before; -1 if
         not measured.
     predicted_peak_bytes
-        The same as the plan predicts it: peak minus resident bytes.
+        The same as the plan of the last batch predicts it: peak minus resident bytes.
     plain_seconds, replay_seconds
         Median time of a step; nan if not measured.
     """
@@ -156,10 +156,16 @@ def verify(
         items=tuple(items),
         plain_peak_bytes=peaks[0],
         replay_peak_bytes=peaks[1],
-        predicted_peak_bytes=module.plan.peak_bytes - module.captured.graph.resident_bytes,
+        predicted_peak_bytes=_predicted(replay_run.model, batches[-1]),
         plain_seconds=seconds[0],
         replay_seconds=seconds[1],
     )
+
+
+def _predicted(module: Any, batch: Any) -> int:
+    """Peak of a step with that batch, as its plan predicts it; -1 if it runs without one."""
+    found = module.planned_for(batch)
+    return -1 if found is None else found.plan.peak_bytes - found.captured.graph.resident_bytes
 
 
 class _Trainee:

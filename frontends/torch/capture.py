@@ -73,12 +73,35 @@ def capture(
     CaptureError
         If the step cannot be captured exactly; the message names the reason and the line.
     """
+    return capture_call(
+        model,
+        *split_batch(batch),
+        loss_fn,
+        times=times,
+        device=device,
+        extra_resident_bytes=extra_resident_bytes,
+        trace_hooks=trace_hooks,
+    )
+
+
+def capture_call(
+    model: nn.Module,
+    style: BatchStyle,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss_fn: Callable[..., Any] | None = None,
+    *,
+    times: Literal["roofline", "measured", "none"] = "roofline",
+    device: str | torch.device | None = None,
+    extra_resident_bytes: int = 0,
+    trace_hooks: bool = False,
+) -> Captured:
+    """`capture` for the call `model(*args, **kwargs)`; `style` says what a loss gets as batch."""
     export.check_version()
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if times not in ("roofline", "measured", "none"):
         raise InputError(f"times={times!r}: choose roofline, measured or none")
-    style, args, kwargs = split_batch(batch)
     takes_batch = loss_fn is not None and loss_takes_batch(loss_fn)
     where = None if device is None else torch.device(device)
     refuse_modules(model, loss_fn, trace_hooks)
