@@ -19,6 +19,8 @@ class Techniques:
         program.
     interior_rows
         Memory rows inside coarse stages.
+    lazy_rows
+        Memory rows inside exact stages are made where they bind, instead of all of them.
     fixing
         Columns whose reduced cost is above the gap are fixed.
     cutoff
@@ -43,6 +45,7 @@ class Techniques:
 
     chain_cuts: bool = True
     interior_rows: bool = True
+    lazy_rows: bool = True
     fixing: bool = True
     cutoff: bool = True
     mip_start: bool = True

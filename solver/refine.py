@@ -25,6 +25,7 @@ from .windows import Windows
 
 if TYPE_CHECKING:
     from .job import Job
+    from .milp.events import Event
     from .milp.problem import Floats
     from .milp.staged import StagedProgram
     from .milp.stages import Stage
@@ -54,6 +55,8 @@ class Refinement:
         Proven for `budget_bytes` and everything below it.
     slack
         Rounds in which the cut after an op had memory to spare; -1: merged before, not again.
+    events
+        Rows of exact stages that solutions broke.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -61,6 +64,7 @@ class Refinement:
     bound_ns: int = 0
     budget_bytes: int = -1
     slack: dict[int, int] = field(default_factory=dict)
+    events: set[Event] = field(default_factory=set)
     rounds: list[Round] = field(default_factory=list)
 
 
@@ -102,7 +106,7 @@ class _Refine:
         self.state = state
         self.stalled = False
         self.cutoff = INF  # of the last program
-        self.windows = Windows(job, self._near)
+        self.windows = Windows(job, self._near, state.events)
         if not state.stages:
             state.stages = self._first_cut()
         self.free = free_tensors(job.graph, job.incumbent.room, SHARES[state.share])
@@ -111,18 +115,23 @@ class _Refine:
         incumbent, state = self.incumbent, self.state
         while not self.control.over:
             begun = self.control.elapsed
-            program = build(self.graph, self.job.budget_bytes, state.stages, self.free)
+            known = state.events if self.techniques.lazy_rows else None
+            program = build(self.graph, self.job.budget_bytes, state.stages, self.free, known)
             answer = self._solve(program, begun)
             if answer.outcome == Outcome.INFEASIBLE and self.cutoff == INF:
                 return False
             if incumbent.gap <= self.gap:
                 return True
             realised = None
+            broken: set[Event] = set()
             if answer.values is not None:
                 firsts = np.array([stage.first for stage in state.stages], dtype=np.int64)
                 carried, again = program.carried(answer.values), program.again(answer.values)
                 realised = self.search.realise_carried(firsts, carried, again)
                 incumbent.offer(realised, "integer program")
+                if program.events is not None:
+                    broken = program.events.broken(answer.values)
+                    state.events |= broken
             hints: tuple[Stage, ...] = ()
             if self.techniques.polish:
                 self._polish(realised)
@@ -144,6 +153,8 @@ class _Refine:
                 if self.techniques.merge and answer.values is not None:
                     finer = self._merged(program, answer.values, finer)
                 state.stages, self.stalled = finer, False
+            elif broken:
+                self.stalled = False
             elif self.stalled and answer.outcome == Outcome.OPTIMAL:
                 if state.share + 1 == len(SHARES):
                     return True
@@ -184,7 +195,12 @@ class _Refine:
             self.cutoff = cutoff = aim / program.ns_per_unit
         limit = self._limit()
         fixed, root_bound, interior = 0, -INF, None
-        if techniques.chain_cuts or techniques.interior_rows or techniques.fixing:
+        if (
+            techniques.chain_cuts
+            or techniques.interior_rows
+            or techniques.lazy_rows
+            or techniques.fixing
+        ):
             root = strengthen(program, control=self.control, time_limit=limit, cutoff=cutoff,
                               techniques=techniques)  # fmt: skip
             fixed, root_bound, interior = root.fixed, root.bound, root.interior

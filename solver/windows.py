@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .job import Job
+    from .milp.events import Event
     from .milp.interior import Interior
     from .milp.problem import Floats
     from .milp.staged import StagedProgram
@@ -43,15 +44,20 @@ class Windows:
     ----------
     polish
         Turns a schedule, which may break the budget, into one that does not, or None.
+    events
+        Rows of exact stages that solutions broke; more are put in.
     """
 
-    def __init__(self, job: Job, polish: Callable[[Found], Found | None]) -> None:
+    def __init__(
+        self, job: Job, polish: Callable[[Found], Found | None], events: set[Event]
+    ) -> None:
         self.job = job
         self.graph = job.graph
         self.incumbent = job.incumbent
         self.polish = polish
         self.stages: tuple[Stage, ...] = ()
         self.hints: tuple[Stage, ...] = ()
+        self.events = events
         self._random = np.random.default_rng(job.seed)
         graph = job.graph
         arrays = graph.arrays
@@ -63,6 +69,7 @@ class Windows:
         able = recomputable[(recomputable < border) & (bytes_made[recomputable] > 0)]
         self._able = able if len(able) else recomputable
         self._failed = 0
+        self._more_events = False
 
     def improve(self, stages: tuple[Stage, ...], free: Bools) -> bool:
         """One window from the incumbent; True if it found something better.
@@ -91,7 +98,7 @@ class Windows:
                 return True
             self.hints = overshot(self.graph, self.hints, found, self.incumbent.room, 1)
             finer = overshot(self.graph, self.stages, found, self.incumbent.room, SPLITS)
-            if finer == self.stages or len(finer) > MOST_STAGES:
+            if len(finer) > MOST_STAGES or (finer == self.stages and not self._more_events):
                 break
             self.stages = finer
         self._failed += 1
@@ -115,7 +122,8 @@ class Windows:
         """The schedule of the best solution in the window, if one is better than the incumbent."""
         incumbent, best = self.incumbent, self.incumbent.in_order
         assert best is not None
-        program = build(self.graph, self.job.budget_bytes, self.stages, free)
+        known = self.events if self.job.techniques.lazy_rows else None
+        program = build(self.graph, self.job.budget_bytes, self.stages, free, known)
         values = start_values(program, best.computes)
         if values is None:  # the incumbent leaves the base order
             return None
@@ -134,6 +142,9 @@ class Windows:
         )  # fmt: skip
         if answer.values is None:
             return None
+        broken = set() if program.events is None else program.events.broken(answer.values)
+        self._more_events = bool(broken)
+        self.events |= broken
         firsts = np.array([stage.first for stage in self.stages], dtype=np.int64)
         carried, again = program.carried(answer.values), program.again(answer.values)
         return self.job.search.realise_carried(firsts, carried, again)

@@ -79,6 +79,7 @@ def strengthen(
         if len(bounds) > STEADY and bounds[-1] - bounds[-1 - STEADY] < GAIN * (aim - bounds[-1]):
             break
         added = 0 if interior is None else interior.separate(loop.values)
+        added += 0 if program.events is None else program.events.separate(loop.values)
         added += 0 if chains is None else chains.separate(loop.values, MOST_CUTS)
         if not added:
             break

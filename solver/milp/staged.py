@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .events import Events
 from .memory import Memory
 from .problem import INF, Builder
 from .stages import Relevance
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy.typing as npt
 
     from ..graph import Graph
+    from .events import Event
     from .problem import Problem
     from .stages import Stage
 
@@ -44,6 +48,8 @@ class StagedProgram:
         Nanoseconds of one unit of the objective, and the base time in that unit.
     builder, memory
         Columns and rows, open for more of them.
+    events
+        Rows of the exact stages that are made where they bind; None if all are there.
     """
 
     graph: Graph
@@ -55,6 +61,7 @@ class StagedProgram:
     free: Bools
     ns_per_unit: float
     offset: float
+    events: Events | None = None
 
     @property
     def problem(self) -> Problem:
@@ -92,14 +99,28 @@ class StagedProgram:
         ]
 
 
-def build(graph: Graph, budget_bytes: int, stages: tuple[Stage, ...], free: Bools) -> StagedProgram:
-    """Build the program for `budget_bytes`, resident bytes included."""
-    return _Build(graph, budget_bytes, stages, free).run()
+def build(
+    graph: Graph,
+    budget_bytes: int,
+    stages: tuple[Stage, ...],
+    free: Bools,
+    known: Collection[Event] | None = None,
+) -> StagedProgram:
+    """Build the program for `budget_bytes`, resident bytes included.
+
+    `known`: rows of exact stages to begin with, the others to be made where they bind; None: all.
+    """
+    return _Build(graph, budget_bytes, stages, free, known).run()
 
 
 class _Build:
     def __init__(
-        self, graph: Graph, budget_bytes: int, stages: tuple[Stage, ...], free: Bools
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        stages: tuple[Stage, ...],
+        free: Bools,
+        known: Collection[Event] | None,
     ) -> None:
         self.graph = graph
         self.stages = stages
@@ -107,6 +128,9 @@ class _Build:
         self.arrays = graph.arrays
         self.builder = Builder()
         self.memory = Memory.of(graph, free, self.builder, budget_bytes - graph.resident_bytes)
+        self.known = known or ()
+        lazy = known is not None
+        self.events = Events(graph, self.memory, self.builder) if lazy else None
         self.base_ns = max(1, int(self.arrays.time.sum()))
         self.carry: list[dict[int, int]] = []
         self.recompute: list[dict[int, int]] = []
@@ -120,7 +144,10 @@ class _Build:
             following = self.carry[k + 1] if k + 1 < len(self.stages) else {}
             if stage.exact:
                 carry, recompute = self.carry[k], self.recompute[k]
-                self.memory.exact_rows(stage.first, carry, recompute, following)
+                if self.events is None:
+                    self.memory.exact_rows(stage.first, carry, recompute, following)
+                else:
+                    self.events.add_stage(stage.first, carry, recompute, following, self.known)
             elif following:
                 self.memory.end_row(stage.last, following)
         return StagedProgram(
@@ -133,6 +160,7 @@ class _Build:
             free=self.free,
             ns_per_unit=per_unit,
             offset=self.base_ns / per_unit,
+            events=self.events,
         )
 
     def _columns(self, k: int, stage: Stage, per_unit: float) -> None:

@@ -31,6 +31,8 @@ def start_values(
     stage_of = _stage_of(program, computes)
     runs = _decisions(program, computes, stage_of, values)
     program.memory.complete(values)
+    if program.events is not None:
+        program.events.complete(values)
     if interior is not None:
         interior.complete(values, runs)
     return values if _feasible(program, values) else None

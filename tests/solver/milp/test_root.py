@@ -53,6 +53,11 @@ def cuts(draw: st.DrawFn, graph: Graph) -> tuple[Stage, ...]:
     return stages
 
 
+def pairs(graph: Graph) -> set[tuple[int, int]]:
+    """All rows that exact stages can have."""
+    return {(base, op) for base in range(len(graph.ops)) for op in range(base)}
+
+
 @given(data=st.data(), graph=graphs(max_ops=8), share=st.sampled_from([0.0, 0.1]))
 @settings(max_examples=40, deadline=None)
 def test_every_schedule_of_the_class_satisfies_the_program(
@@ -63,7 +68,8 @@ def test_every_schedule_of_the_class_satisfies_the_program(
     result = simulate(graph, Schedule.from_computes(graph, computes))
     room = result.peak_bytes - graph.resident_bytes
     free = free_tensors(graph, room, share)
-    program = build(graph, result.peak_bytes, data.draw(cuts(graph)), free)
+    known = data.draw(st.sampled_from([None, set(), pairs(graph)]))
+    program = build(graph, result.peak_bytes, data.draw(cuts(graph)), free, known)
     values = start_values(program, computes)
     assert values is not None
     cost = float(program.problem.cost @ values) + program.offset
@@ -81,6 +87,49 @@ def test_every_schedule_of_the_class_satisfies_the_program(
     assert root.bound <= cost * (1 + 1e-6) + 1e-3
     if final is None:  # only what costs more than the cutoff in the full model may be cut off
         assert cost >= cutoff
+
+
+@given(data=st.data(), graph=graphs(max_ops=8))
+@settings(max_examples=60, deadline=None)
+def test_rows_made_one_by_one_say_what_all_of_them_say(data: st.DataObject, graph: Graph) -> None:
+    """Below the peak of a schedule, both forms of exact stages refuse it or neither does."""
+    computes = data.draw(schedules(graph))
+    peak = simulate(graph, Schedule.from_computes(graph, computes)).peak_bytes
+    budget = graph.resident_bytes + data.draw(st.integers(1, max(1, peak - graph.resident_bytes)))
+    free = free_tensors(graph, budget - graph.resident_bytes, 0.0)
+    stages = data.draw(cuts(graph))
+    full = start_values(build(graph, budget, stages, free), computes)
+    rows = start_values(build(graph, budget, stages, free, pairs(graph)), computes)
+    assert (full is None) == (rows is None)
+    program = build(graph, budget, stages, free, set())
+    values = start_values(program, computes)
+    if values is not None:  # the ends of the stages fit
+        assert program.events is not None
+        assert bool(program.events.broken(values)) == (full is None)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_rows_that_solutions_break_lead_to_the_optimum(seed: int) -> None:
+    """Rounds of integer programs end at the optimum of the full staged program."""
+    graph = random_graph(seed, 18, training=True)
+    base = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    plan = solve(graph, int(0.8 * base), method="milp", gap=1e-6)
+    free = free_tensors(graph, plan.budget_bytes - graph.resident_bytes, 0.0)
+    known: set[tuple[int, int]] = set()
+    while True:
+        program = build(graph, plan.budget_bytes, every_op(graph), free, known)
+        strengthen(program, control=Control(), time_limit=60.0, cutoff=INF, techniques=Techniques())
+        answer = Highs().solve(
+            program.problem, control=Control(), time_limit=60.0, gap=1e-6, threads=1, seed=0
+        )
+        assert answer.values is not None
+        assert program.events is not None
+        assert answer.objective * program.ns_per_unit <= plan.time_ns * (1 + 1e-5)
+        broken = program.events.broken(answer.values)
+        if not broken:
+            break
+        known |= broken
+    assert answer.objective * program.ns_per_unit == pytest.approx(plan.time_ns, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
