@@ -40,9 +40,16 @@ def auto(job: Job, starts: list[Found], refinement: Refinement) -> bool:
     else:
         beside.run(cycles)
     possible = single_op_bound(graph)[0] <= job.budget_bytes
+
+    def spare() -> bool:
+        return cycles == 0 or job.threads > 2 or beside.give_way(cycles)
+
+    inner = replace(job, threads=max(1, job.threads - 1))
+    if job.threads > 1 and job.moves is None and job.techniques.long_runs:
+        inner = replace(inner, spare=spare)
     try:
         if possible:
-            possible = _in_order(replace(job, threads=max(1, job.threads - 1)), starts, refinement)
+            possible = _in_order(inner, starts, refinement)
     finally:
         beside.finish(cycles)
     if incumbent.best is None and job.any_order:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from .options import EVERYTHING, Techniques
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .graph import Graph
     from .incumbent import Incumbent
     from .milp.problem import Backend
@@ -38,6 +40,9 @@ class Job:
         Of the sequence search; None: as many as time allows.
     techniques
         What is used at all.
+    spare
+        Whether an integer program may go on in a thread beside the others; asked when it would.
+        None: never.
     """
 
     graph: Graph
@@ -51,3 +56,4 @@ class Job:
     any_order: bool = True
     moves: int | None = None
     techniques: Techniques = EVERYTHING
+    spare: Callable[[], bool] | None = None

@@ -29,6 +29,8 @@ class Techniques:
         The incumbent as a complete solution, where there is no cutoff.
     rough
         Early integer programs are solved only as far as their gap matters.
+    long_runs
+        An integer program that takes long goes on beside the rounds, where there are two threads.
     several
         Several slots are refined in a round.
     merge
@@ -50,6 +52,7 @@ class Techniques:
     cutoff: bool = True
     mip_start: bool = True
     rough: bool = True
+    long_runs: bool = True
     several: bool = True
     merge: bool = True
     windows: bool = True

@@ -17,6 +17,7 @@ import numpy as np
 
 from .milp.problem import INF, Answer, Outcome
 from .milp.root import strengthen
+from .milp.running import Running, Solved
 from .milp.staged import build
 from .milp.stages import cut_after, free_tensors, merge_at, split_at, whole
 from .milp.starts import start_values
@@ -26,7 +27,6 @@ from .windows import Windows
 if TYPE_CHECKING:
     from .job import Job
     from .milp.events import Event
-    from .milp.problem import Floats
     from .milp.staged import StagedProgram
     from .milp.stages import Stage
     from .search.anneal import Found
@@ -37,6 +37,8 @@ POLISH_WORK = 2_000_000  # ops times moves of one polish, less than a second
 SLACK_ROUNDS = 3  # until a slack cut is taken out
 FEW_STAGES = 2  # with fewer, windows are not worth it yet
 WINDOWS = 2
+MORE_WINDOWS = 10
+LEAST = 4.0  # seconds for a program
 EARLY = 0.15  # of the time that is left, for an early program
 ROUGH = 0.15  # an early program is solved to this part of the gap that is left
 
@@ -105,32 +107,34 @@ class _Refine:
         self.techniques = job.techniques
         self.state = state
         self.stalled = False
-        self.cutoff = INF  # of the last program
+        self.long: tuple[StagedProgram, Running] | None = None
+        self.finished: Solved | None = None  # what a long run found
         self.windows = Windows(job, self._near, state.events)
         if not state.stages:
             state.stages = self._first_cut()
         self.free = free_tensors(job.graph, job.incumbent.room, SHARES[state.share])
 
     def run(self) -> bool:
+        try:
+            return self._rounds()
+        finally:
+            self._end_long()
+
+    def _rounds(self) -> bool:
         incumbent, state = self.incumbent, self.state
         while not self.control.over:
-            begun = self.control.elapsed
-            known = state.events if self.techniques.lazy_rows else None
-            program = build(self.graph, self.job.budget_bytes, state.stages, self.free, known)
-            answer = self._solve(program, begun)
-            if answer.outcome == Outcome.INFEASIBLE and self.cutoff == INF:
-                return False
-            if incumbent.gap <= self.gap:
-                return True
+            solved = self._next()
             realised = None
             broken: set[Event] = set()
-            if answer.values is not None:
-                firsts = np.array([stage.first for stage in state.stages], dtype=np.int64)
-                carried, again = program.carried(answer.values), program.again(answer.values)
-                realised = self.search.realise_carried(firsts, carried, again)
-                incumbent.offer(realised, "integer program")
-                if program.events is not None:
-                    broken = program.events.broken(answer.values)
+            if solved is not None:
+                state.stages = solved.program.stages
+                if solved.answer.outcome == Outcome.INFEASIBLE and solved.cutoff == INF:
+                    return False
+                if incumbent.gap <= self.gap:
+                    return True
+                realised = self._realised(solved)
+                if solved.program.events is not None and solved.answer.values is not None:
+                    broken = solved.program.events.broken(solved.answer.values)
                     state.events |= broken
             hints: tuple[Stage, ...] = ()
             if self.techniques.polish:
@@ -142,20 +146,22 @@ class _Refine:
             if incumbent.gap <= self.gap:
                 return True
             finer = state.stages
-            if realised is not None and answer.values is not None:
-                finer = refined(program, answer.values, realised, incumbent.room,
+            if solved is not None and realised is not None and solved.answer.values is not None:
+                finer = refined(solved.program, solved.answer.values, realised, incumbent.room,
                                 several=self.techniques.several)  # fmt: skip
             for stage in hints:
                 finer = (
                     split_at(finer, stage.first) if stage.exact else cut_after(finer, stage.last)
                 )
             if finer != state.stages:
-                if self.techniques.merge and answer.values is not None:
-                    finer = self._merged(program, answer.values, finer)
+                if self.techniques.merge and solved is not None:
+                    finer = self._merged(solved, finer)
                 state.stages, self.stalled = finer, False
             elif broken:
                 self.stalled = False
-            elif self.stalled and answer.outcome == Outcome.OPTIMAL:
+            elif solved is None:
+                self._wait_for_long()
+            elif self.stalled and solved.answer.outcome == Outcome.OPTIMAL:
                 if state.share + 1 == len(SHARES):
                     return True
                 state.share += 1
@@ -164,12 +170,44 @@ class _Refine:
                 self.stalled = True
         return True
 
-    def _merged(
-        self, program: StagedProgram, values: Floats, finer: tuple[Stage, ...]
-    ) -> tuple[Stage, ...]:
+    def _next(self) -> Solved | None:
+        """What a long run found if one ended, else a new round; None if one is at this cut."""
+        state = self.state
+        if self.finished is None:
+            if self.long is not None and self._same(self.long[0]):
+                return None
+            begun = self.control.elapsed
+            known = state.events if self.techniques.lazy_rows else None
+            program = build(self.graph, self.job.budget_bytes, state.stages, self.free, known)
+            answer, cutoff = self._solve(program, begun)
+            return Solved(program, answer, cutoff)
+        solved, self.finished = self.finished, None
+        self.stalled = False
+        return solved
+
+    def _same(self, program: StagedProgram) -> bool:
+        """Whether the next program would be this one."""
+        rows = set() if program.events is None else self.state.events - program.events.done
+        return program.stages == self.state.stages and not rows
+
+    def _realised(self, solved: Solved) -> Found | None:
+        """The schedule that a solution leads to, offered."""
+        program, values = solved.program, solved.answer.values
+        if values is None:
+            return None
+        firsts = np.array([stage.first for stage in program.stages], dtype=np.int64)
+        realised = self.search.realise_carried(
+            firsts, program.carried(values), program.again(values)
+        )
+        self.incumbent.offer(realised, "integer program")
+        return realised
+
+    def _merged(self, solved: Solved, finer: tuple[Stage, ...]) -> tuple[Stage, ...]:
         """Without cuts that were slack in several rounds; no cut is taken out twice."""
         slack = self.state.slack
-        for op in slack_cuts(program, values):
+        if solved.answer.values is None:
+            return finer
+        for op in slack_cuts(solved.program, solved.answer.values):
             if slack.get(op, 0) < 0:
                 continue
             slack[op] = slack.get(op, 0) + 1
@@ -186,13 +224,13 @@ class _Refine:
         slot = Peaks(self.graph, base).worst(stages, 0)
         return stages if slot is None else slot.cut(stages)
 
-    def _solve(self, program: StagedProgram, begun: float) -> Answer:
-        """One round's linear and integer programs; raises the bound."""
+    def _solve(self, program: StagedProgram, begun: float) -> tuple[Answer, float]:
+        """One round's linear and integer programs; raises the bound. Also returns the cutoff."""
         incumbent, techniques = self.incumbent, self.techniques
-        self.cutoff = cutoff = INF
+        cutoff = INF
         if incumbent.best is not None:
             aim = incumbent.best.time * (1.0 - 0.9 * self.gap)
-            self.cutoff = cutoff = aim / program.ns_per_unit
+            cutoff = aim / program.ns_per_unit
         limit = self._limit()
         fixed, root_bound, interior = 0, -INF, None
         if (
@@ -208,7 +246,7 @@ class _Refine:
             if root.outcome == Outcome.INFEASIBLE or root.bound >= cutoff:
                 self._note(program, fixed, root_bound, begun)
                 self._raise(program, cutoff)
-                return Answer(Outcome.INFEASIBLE, None, INF, INF)
+                return Answer(Outcome.INFEASIBLE, None, INF, INF), cutoff
         gap = self.gap / 4
         if techniques.rough and not self.stalled and incumbent.best is not None:
             left = (incumbent.best.time - incumbent.bound_ns) / incumbent.best.time
@@ -217,14 +255,54 @@ class _Refine:
         use_cutoff = techniques.cutoff
         if techniques.mip_start and not use_cutoff and incumbent.in_order is not None:
             start = start_values(program, incumbent.in_order.computes, interior)
-        answer = self.job.backend.solve(
-            program.problem, control=self.control, time_limit=limit, gap=gap,
-            threads=self.job.threads, seed=self.job.seed, start=start,
-            cutoff=cutoff if use_cutoff else INF,
+        run = Running(
+            self.job.backend, program.problem, control=self.control, gap=gap,
+            threads=self.job.threads, seed=self.job.seed, cutoff=cutoff if use_cutoff else INF,
+            start=start,
         )  # fmt: skip
-        self._raise(program, min(answer.bound, cutoff))
+        deadline = self.control.elapsed + limit
+
+        def enough() -> bool:
+            self._look_at_long()
+            over = self.control.over or self.control.elapsed > deadline
+            return over or self.finished is not None or self.incumbent.gap <= self.gap
+
+        if run.wait(enough) or not self._may_go_on():
+            answer = run.finish()
+            self._raise(program, min(answer.bound, cutoff))
+        else:
+            self.long = (program, run)
+            answer = run.so_far()
         self._note(program, fixed, root_bound, begun)
-        return answer
+        return answer, cutoff
+
+    def _may_go_on(self) -> bool:
+        """Whether a program that takes longer than its round may go on beside the next ones."""
+        if self.control.over or self.incumbent.gap <= self.gap or self.long is not None:
+            return False
+        return self.job.spare is not None and self.job.spare()
+
+    def _look_at_long(self) -> None:
+        """Take the answer of a long run that has ended."""
+        if self.long is not None and self.long[1].done:
+            self._end_long()
+
+    def _wait_for_long(self) -> None:
+        """Nothing else is left to do."""
+        if self.long is not None:
+            self.long[1].wait(lambda: self.control.over or self.incumbent.gap <= self.gap)
+            self._look_at_long()
+
+    def _end_long(self) -> None:
+        """End the long run, if there is one, and take its answer."""
+        if self.long is None:
+            return
+        program, run = self.long
+        self.long = None
+        answer = run.finish()
+        self._raise(program, min(answer.bound, run.cutoff))
+        self.finished = Solved(program, answer, run.cutoff)
+        self._realised(self.finished)
 
     def _raise(self, program: StagedProgram, bound: float) -> None:
         if math.isfinite(bound):
@@ -249,7 +327,7 @@ class _Refine:
         remaining = self.control.remaining
         if self.stalled:
             return remaining
-        return self.control.allow(max(4.0, (EARLY if self.techniques.rough else 0.4) * remaining))
+        return self.control.allow(max(LEAST, (EARLY if self.techniques.rough else 0.4) * remaining))
 
     def _polish(self, realised: Found | None) -> None:
         """Local search from the realised schedule, then from the best one if that is another."""
@@ -278,8 +356,12 @@ class _Refine:
     def _search_windows(self) -> tuple[Stage, ...]:
         """Windows: some a round, twice as many at a cut that stalls; returns cuts they need."""
         hints: tuple[Stage, ...] = ()
-        for _ in range(WINDOWS * (2 if self.stalled else 1)):
-            if self.incumbent.gap <= self.gap or self.control.over:
+        most = WINDOWS * (2 if self.stalled else 1)
+        if self.long is not None:  # the bound is in good hands
+            most = MORE_WINDOWS
+        for _ in range(most):
+            self._look_at_long()
+            if self.incumbent.gap <= self.gap or self.control.over or self.finished is not None:
                 break
             self.windows.improve(self.state.stages, self.free)
             hints = (*hints, *self.windows.hints)

@@ -17,7 +17,7 @@ from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
     from ..control import Control
-    from .problem import Floats, Problem
+    from .problem import Floats, Peek, Problem
 
 FACTOR = 1e6
 SLACK = 20_000
@@ -39,6 +39,7 @@ class CpSat:
         seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
+        peek: Peek | None = None,
     ) -> Answer:
         """See `Backend.solve`."""
         model = cp_model.CpModel()

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
+    from highspy.highs import HighsCallbackEvent
 
     from ..control import Control
-    from .problem import Builder, Floats, Problem
+    from .problem import Builder, Floats, Peek, Problem
+
+_STDOUT = threading.Lock()
 
 
 class Highs:
@@ -38,6 +41,7 @@ class Highs:
         seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
+        peek: Peek | None = None,
     ) -> Answer:
         """See `Backend.solve`."""
         solver = quiet_solver()
@@ -52,6 +56,8 @@ class Highs:
             solution.col_value = start.tolist()
             solution.value_valid = True
             solver.setSolution(solution)
+        if peek is not None:
+            _let_peek(solver, peek)
         run(solver, control, time_limit)
         answer = _answer(solver)
         if start is None or answer.outcome == Outcome.INFEASIBLE:
@@ -101,16 +107,26 @@ def rows_of(
 @contextlib.contextmanager
 def _silent_stdout() -> Iterator[None]:
     """HiGHS writes a banner to file descriptor 1 when it is made, before any option can be set."""
-    sys.stdout.flush()
-    saved = os.dup(1)
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 1)
-        yield
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
-        os.close(null)
+    with _STDOUT:  # one thread at a time, or the null device would be put back as stdout
+        sys.stdout.flush()
+        saved = os.dup(1)
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, 1)
+            yield
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+            os.close(null)
+
+
+def _let_peek(solver: highspy.Highs, peek: Peek) -> None:
+    """Copy every improving solution into `peek`."""
+
+    def improved(event: HighsCallbackEvent) -> None:
+        peek.values = np.array(event.data_out.mip_solution, dtype=np.float64)
+
+    solver.cbMipImprovingSolution += improved
 
 
 def _model(problem: Problem) -> highspy.HighsLp:

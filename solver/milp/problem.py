@@ -146,6 +146,13 @@ class Answer:
     bound: float
 
 
+@dataclass
+class Peek:
+    """The best solution so far of a solver that is still at work; None if it does not say."""
+
+    values: Floats | None = None
+
+
 class Backend(Protocol):
     """One solver."""
 
@@ -162,10 +169,12 @@ class Backend(Protocol):
         seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
+        peek: Peek | None = None,
     ) -> Answer:
         """Solve to a relative `gap` within `time_limit` seconds.
 
         `start` is a solution; HiGHS answers with nothing dearer. Solutions that cost `cutoff` or
         more (offset included) need not be found: INFEASIBLE then means that there is none below,
         and no bound above `cutoff` counts.
+        Solvers that can fill `peek` while they work.
         """

@@ -13,7 +13,7 @@ from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
     from ..control import Control
-    from .problem import Floats, Problem
+    from .problem import Floats, Peek, Problem
 
 
 class Pulp:
@@ -48,6 +48,7 @@ class Pulp:
         seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
+        peek: Peek | None = None,
     ) -> Answer:
         """See `Backend.solve`."""
         with warnings.catch_warnings():

@@ -13,7 +13,7 @@ from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
     from ..control import Control
-    from .problem import Floats, Problem
+    from .problem import Floats, Peek, Problem
 
 
 class OrTools:
@@ -40,6 +40,7 @@ class OrTools:
         seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
+        peek: Peek | None = None,
     ) -> Answer:
         """See `Backend.solve`."""
         solver = pywraplp.Solver.CreateSolver(self._solver)

@@ -92,6 +92,13 @@ class Beside:
         if self._error is not None:
             warnings.warn(f"the sequence search ended early: {self._error!r}", stacklevel=2)
 
+    def give_way(self, cycles: int) -> bool:
+        """End for another use of the thread, unless cycles or moves were promised."""
+        if self._left is not None or self._cycle < cycles:
+            return False
+        self._stop.set()
+        return True
+
     @property
     def _over(self) -> bool:
         best = self._mine.best

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lowtide.frontends.generated import random_graph
+from lowtide.solver import refine
+from lowtide.solver.milp.highs import Highs
 from lowtide.solver.milp.stages import Stage, merge_at
 from lowtide.solver.options import EVERYTHING, Techniques
 from lowtide.solver.plan import Status
@@ -14,6 +18,9 @@ from lowtide.solver.refine import Refinement
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 from lowtide.solver.solve import solve
+
+if TYPE_CHECKING:
+    from lowtide.solver.milp.problem import Answer, Problem
 
 GRAPH = random_graph(12, 30, training=True)
 PEAK = simulate(GRAPH, Schedule.keep_everything(GRAPH)).peak_bytes
@@ -50,3 +57,34 @@ def test_merging_takes_out_one_cut_between_coarse_stages() -> None:
     assert merge_at(stages, 3) == (Stage(0, 6), Stage(7, 7, exact=True), Stage(8, 9))
     assert merge_at(stages, 6) == stages
     assert merge_at(stages, 5) == stages
+
+
+def test_programs_that_take_long_go_on_beside_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What outlives its round is not lost: the optimum is proven all the same."""
+    quick = Highs.solve
+    slow: list[bool] = []
+    went_on: list[bool] = []
+    may_go_on = refine._Refine._may_go_on
+
+    def solve_slowly(self: Highs, problem: Problem, **options: Any) -> Answer:
+        slow.append(True)
+        time.sleep(0.3)
+        return quick(self, problem, **options)
+
+    def asked(self: refine._Refine) -> bool:
+        went_on.append(may_go_on(self))
+        return went_on[-1]
+
+    monkeypatch.setattr(Highs, "solve", solve_slowly)
+    monkeypatch.setattr(refine._Refine, "_may_go_on", asked)
+    monkeypatch.setattr(refine, "LEAST", 0.05)
+    monkeypatch.setattr(refine, "EARLY", 0.0)
+    without = replace(EVERYTHING, sequences=False, windows=False)
+    budget = int(0.8 * PEAK)
+    expected = solve(GRAPH, budget, order="base", gap=1e-6, threads=1)
+    assert not any(went_on)
+    plan = solve(GRAPH, budget, order="base", gap=1e-6, threads=2, techniques=without)
+    assert slow
+    assert any(went_on)
+    assert plan.status is Status.OPTIMAL
+    assert plan.time_ns == expected.time_ns
