@@ -52,9 +52,8 @@ def auto(job: Job, starts: list[Found], refinement: Refinement) -> bool:
             possible = _in_order(inner, starts, refinement)
     finally:
         beside.finish(cycles)
-    if incumbent.best is None and job.any_order:
-        found = smallest_found(graph, job.seed, incumbent.control, target=incumbent.room)
-        incumbent.offer(found, "smallest peak")
+    if incumbent.best is None:
+        _as_small_as_possible(job, 1.0)
     return possible
 
 
@@ -73,6 +72,18 @@ def _in_order(job: Job, starts: list[Found], refinement: Refinement) -> bool:
             job.graph, job.seed, incumbent.control.part(0.4), any_order=False, target=incumbent.room
         )
         incumbent.offer(found, "smallest peak")
+    if incumbent.best is None:
+        _as_small_as_possible(job, 0.4)
     if incumbent.gap <= job.gap:
         return True
     return refine(job, refinement)
+
+
+def _as_small_as_possible(job: Job, share: float) -> None:
+    """The search that says what the smallest budget is: what it finds once, it finds again."""
+    incumbent = job.incumbent
+    found = smallest_found(
+        job.graph, job.seed, incumbent.control.part(share), any_order=job.any_order,
+        enough=incumbent.room,
+    )  # fmt: skip
+    incumbent.offer(found, "smallest peak")

@@ -82,6 +82,7 @@ def smallest_found(
     *,
     any_order: bool = True,
     target: int | None = None,
+    enough: int = 0,
 ) -> Found:
     """The schedule with the smallest peak that annealing finds from the best heuristic.
 
@@ -93,7 +94,11 @@ def smallest_found(
     any_order
         Whether ops may change places.
     target
-        Bytes without resident ones that are small enough; None: what single ops need.
+        Bytes without resident ones to aim at, which moves are judged by; None: what single ops
+        need.
+    enough
+        Stop at so many bytes, without resident ones, whatever is aimed at: up to there the search
+        is the same for any value.
     """
     measure = Search(graph, seed)
     starts = [measure.measure(range(len(graph.ops)))]
@@ -107,7 +112,7 @@ def smallest_found(
     moves = min(MOST_MOVES, MOVES_PER_OP * len(graph.ops))
     # Hot enough to leave plateaus, bytes dear enough that time hardly counts; then gently on.
     for heat, order in ((30.0, 0.0), (10.0, 0.0), (10.0, 0.3), (1.0, 0.1)):
-        if control.over or best.peak <= target:
+        if control.over or best.peak <= max(target, enough):
             break
         found = search.improve(
             best.computes, target, control=control, moves=moves, heat=heat,

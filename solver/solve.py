@@ -172,20 +172,23 @@ def solve(
         starts = _starts(job, start)
         if floor > budget_bytes:
             reason = f"; {graph.ops[op].name} alone needs {format_bytes(floor)} ({floor} B)"
-            raise _infeasible(job, floor, reason, proven=True)
+            raise _infeasible(job, _smallest(job, floor), reason, proven=True)
         if method == "auto":
             possible = auto(job, starts, Refinement() if refinement is None else refinement)
         else:
             possible = _whole_program(job)
         if incumbent.best is None:
-            if not possible:
-                # That no schedule in the base order fits says nothing of other orders.
-                reason = " in the base order, and none was found in another" if in_any else ""
-                raise _infeasible(job, floor, reason, proven=not in_any)
-            if control.interrupt.is_set():
+            if possible and control.interrupt.is_set():
                 raise KeyboardInterrupt
-            if not control.over:
-                raise _infeasible(job, floor, " that the search can find", proven=False)
+            if not possible or not control.over:
+                proven = not possible and not in_any
+                found = _smallest(job, floor)
+                if not proven and incumbent.offer(found, "smallest peak"):
+                    return plan(found.computes, incumbent.bound_ns)
+                reason = " that the search can find" if possible else ""
+                if not possible and in_any:  # that says nothing of other orders
+                    reason = " in the base order, and none was found in another"
+                raise _infeasible(job, found, reason, proven=proven)
             raise _none_in_time(graph, incumbent, budget_bytes, time_limit)
         return plan(incumbent.best.computes, incumbent.bound_ns)
 
@@ -257,13 +260,18 @@ def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) ->
     return schedule.computes()
 
 
-def _infeasible(job: Job, floor: int, reason: str, *, proven: bool) -> InfeasibleError:
-    """Find the smallest budget that can be reached, and say it; `floor`: what one op needs."""
+def _smallest(job: Job, floor: int) -> Found:
+    """The schedule with the smallest peak that search reaches; `floor`: what one op needs."""
     graph, outer = job.graph, job.incumbent.control
     control = Control(min(15.0, max(2.0, outer.remaining)), interrupt=outer.interrupt)
-    found = smallest_found(
+    return smallest_found(
         graph, job.seed, control, any_order=job.any_order, target=floor - graph.resident_bytes
     )
+
+
+def _infeasible(job: Job, found: Found, reason: str, *, proven: bool) -> InfeasibleError:
+    """Nothing fits: say so, and the smallest budget that was `found`."""
+    graph = job.graph
     budget_bytes, smallest = job.budget_bytes, found.peak + graph.resident_bytes
     setter = limiting_op(graph, found.computes)
     return InfeasibleError(

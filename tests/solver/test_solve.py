@@ -332,3 +332,10 @@ def test_seeds_out_of_range_are_refused(seed: int) -> None:
     """One line that says what a seed may be."""
     with pytest.raises(InputError, match="seed must be"):
         solve(random_graph(1, 8, training=True), "max", seed=seed)
+
+
+def test_what_smallest_budget_finds_is_found_again() -> None:
+    """Here no other search meets it, and the base order cannot: the same search must run again."""
+    graph = random_graph(2, 30, training=True)
+    budget = smallest_budget(graph)
+    assert solve(graph, budget, time_limit=20.0, gap=0.99).peak_bytes <= budget
