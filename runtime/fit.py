@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..frontends.torch.capture import capture
+from ..frontends.torch.capture import capture, with_times
 from ..solver.errors import InputError
 from ..solver.schedule import Schedule
 from ..solver.simulate import simulate
 from ..solver.units import parse_budget
-from .module import build_module
+from .module import Planned, build_module
 from .plan_cache import solve_cached
+from .ranks import in_group, plan_together
 from .shapes import Settings, Shapes, solving
 
 if TYPE_CHECKING:
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ..frontends.torch.captured import Captured
+    from ..solver.plan import Plan
     from .module import ReplayModule
+    from .ranks import Group
     from .shapes import OnNewShape
 
 
@@ -36,6 +41,7 @@ def fit(
     times: Literal["roofline", "measured"] = "measured",
     time_limit: float = 60.0,
     seed: int = 0,
+    group: Group = "default",
 ) -> ReplayModule:
     """A drop-in module whose training step stays under a memory budget.
 
@@ -76,6 +82,11 @@ def fit(
         Seconds for the solver, for each plan.
     seed
         The solver's seed.
+    group
+        Processes that share one plan: the first one measures and solves, and all must call this
+        with the same model and batch shape. "default": those of the default process group, if
+        there is one. None: this process plans by itself. Kinds of calls that are first seen later
+        are planned by each process alone.
 
     Raises
     ------
@@ -95,18 +106,32 @@ def fit(
         on_new_shape=on_new_shape,
         max_plans=max_plans,
     )
-    captured = capture(
-        model, batch, loss_fn, times=times, extra_resident_bytes=extra_resident_bytes
-    )
-    graph = captured.graph
-    budget_bytes = parse_budget(
-        memory_budget,
-        resident_bytes=graph.resident_bytes,
-        peak_bytes=simulate(graph, Schedule.keep_everything(graph)).peak_bytes,
-    )
-    settings = replace(settings, budget_bytes=budget_bytes)
-    plan, _ = solve_cached(graph, budget_bytes, settings.solving)
-    module = build_module(captured, plan, Shapes(settings))
+
+    def start(example: Any) -> Captured:
+        return capture(
+            model, example, loss_fn, times="none", extra_resident_bytes=extra_resident_bytes
+        )
+
+    def finish(captured: Captured, budget: str | int) -> tuple[Captured, Plan]:
+        captured = with_times(captured, times)
+        graph = captured.graph
+        budget_bytes = parse_budget(
+            budget,
+            resident_bytes=graph.resident_bytes,
+            peak_bytes=simulate(graph, Schedule.keep_everything(graph)).peak_bytes,
+        )
+        return captured, solve_cached(graph, budget_bytes, settings.solving)[0]
+
+    captured, plan = plan_together(lambda: start(batch), lambda c: finish(c, memory_budget), group)
+    settings = replace(settings, budget_bytes=plan.budget_bytes)
+    plans = Shapes(settings)
+    module = build_module(captured, plan, plans)
     for further in shapes:
-        module.prepare(further)
+        if in_group(group):
+            made = plan_together(
+                partial(start, further), lambda c: finish(c, plan.budget_bytes), group
+            )
+            plans.others.insert(0, Planned.of(*made, exact=True))
+        else:
+            module.prepare(further)
     return module

@@ -10,6 +10,7 @@ import copy
 import datetime
 import functools
 import json
+import os
 import random
 import sys
 import traceback
@@ -26,7 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.autograd import Run
+from lowtide.runtime.fit import fit
 from lowtide.runtime.module import ReplayModule, Wiring
+from lowtide.runtime.ranks import everyones, odd_ones
 from lowtide.runtime.replay import replay
 
 from ..models import Gpt, square, tokens
@@ -357,7 +360,7 @@ class Talks(nn.Module):
         if self.how == "function":
             from torch.distributed._functional_collectives import all_reduce
 
-            return all_reduce(x, "sum", distributed.group.WORLD).sum()  # type: ignore[no-any-return, arg-type]
+            return all_reduce(x, "sum", distributed.group.WORLD).sum()  # type: ignore[no-any-return]
         if self.how == "autograd":
             from torch.distributed.nn.functional import all_reduce as summed
 
@@ -405,10 +408,56 @@ def check_other_plan() -> str:
     return _error(lambda: module(**_batch("gpt", 0)), "rank 1 replay another plan than rank 0")
 
 
+def check_one_plan() -> str:
+    """All processes replay the plan and the costs of the first, which alone measures and solves."""
+    called: list[str] = []
+    fitting: Any = sys.modules["lowtide.runtime.fit"]
+    planning: Any = sys.modules["lowtide.runtime.plan_cache"]
+    solve, with_times = planning.solve, fitting.with_times
+
+    def noted_solve(graph: Any, budget: Any, **how: Any) -> Any:
+        called.append("solve")
+        return solve(graph, budget, **{**how, "method": "greedy"})
+
+    def noted_times(captured: Any, times: str) -> Any:
+        called.append(times)
+        return with_times(captured, "roofline")
+
+    rank, batch = distributed.get_rank(), _batch("gpt", 0)
+    fewer = {name: value[: 3 - rank] for name, value in batch.items()}
+    two = {name: value[:2] for name, value in batch.items()}
+
+    def fitted(batch: Any = batch, budget: str | int = "70%", **how: Any) -> ReplayModule:
+        return fit(_plain("gpt"), batch, memory_budget=budget, **how)
+
+    planning.solve, fitting.with_times = noted_solve, noted_times
+    try:
+        module = fitted(shapes=[two])
+        difference = _same("gpt", _blocks, module=_blocks(module))
+        module(**two).backward()
+        small = _error(lambda: fitted(budget=1000), "1000 B")
+        shapes = _error(lambda: fitted(fewer), "another step than rank 0")
+        broken = _error(
+            lambda: fitted({} if rank else batch),
+            "missing" if rank else "rank 1 cannot capture the step",
+        )
+        alone = fitted(group=None)
+    finally:
+        planning.solve, fitting.with_times = solve, with_times
+    found = everyones((module.plan.steps, module.captured.graph.ops, module.plan.graph_hash))
+    if odd_ones(found):
+        return "other plans or costs"
+    wanted = ["measured", "solve"] * 3 + ["measured"] if rank == 0 else ["measured", "solve"]
+    if called != wanted or not module.plan.schedule.recomputes() or not alone.plan.steps:
+        return f"called {called}, wanted {wanted}"
+    return difference or small or shapes or broken
+
+
 def main(folder: str, names: list[str]) -> None:
     """Run the checks in the order given, the same in all processes."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=40))
+    os.environ["LOWTIDE_CACHE_DIR"] = f"{folder}/cache{distributed.get_rank()}"
     results = {}
     for name in names:
         try:

@@ -30,6 +30,7 @@ FAST = (
     "fsdp_accumulates",
     "refusals",
     "other_plan",
+    "one_plan",
 )
 SLOW = (
     "ddp_options",
