@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
+from ..frontends.torch.questions import first_changed
 from ..solver.errors import ReplayError
 from .flatten import children, describe_structure, leaf_names
 from .fsdp import PLAIN
@@ -207,10 +208,20 @@ def _argument_differences(
             what = f"arguments of structure {given}; the plan was made for {wanted}"
         yield Difference(f"the call has {what}", _ADVICE, False)
         return
+    same = True
     for name, leaf, guard in zip(names, flat, program.guards, strict=True):
         found = _leaf_difference(leaf, guard, exact)
         if found is not None:
+            same = False
             yield Difference(f"{name} {found}", _ADVICE, False)
+    changed = first_changed(program.questions, flat) if same else ()
+    if changed:
+        question, answer = changed
+        what = (
+            f"{question.origin}: the step asks about the batch here ({question.name}) and takes a "
+            f"branch; the answer is {answer} and was {question.answer} when captured"
+        )
+        yield Difference(what, _ADVICE, False)
 
 
 def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard, exact: bool) -> str | None:

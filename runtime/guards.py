@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
+from ..frontends.torch.questions import first_changed
 from .behaviour import Behaviour, forward_differs, hook_keys
 from .differences import LOSS, autocast_kinds, modules_of, same_literal, same_strides
 from .flatten import flatten_lines
@@ -160,6 +161,11 @@ def _write(
             results.append(f"t{place}")
     lines = ["def resolve(model, loss_fn, args, kwargs):", "    try:"]
     lines += [f"        {line}" for line in body]
+    if program.questions:
+        names.globals["first_changed"] = first_changed
+        questions = names.bind(program.questions, "questions")
+        given = ", ".join(f"a{place}" for place in range(len(program.guards)))
+        lines.append(f"        if first_changed({questions}, [{given}]): return None")
     lines += [f"        return [{', '.join(results)}]"]
     lines += ["    except (AttributeError, KeyError, TypeError):", "        return None", ""]
     return "\n".join(lines), names.globals

@@ -232,6 +232,7 @@ def assemble(
         settings=settings_of(root),
         autocast=step.autocast,
         autocast_cache=step.autocast_cache,
+        questions=step.questions,
     )
 
 

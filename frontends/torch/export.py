@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+_ASKS_FOR_FAKES = "transformers.utils.import_utils"
 OLDEST, NEWEST = (2, 11), (2, 14)
 
 
@@ -165,13 +167,18 @@ def transforming() -> bool:
 def compiling(compiled: bool) -> Iterator[None]:
     """Tell user code whether it is being compiled, and keep PyTorch from warning about it.
 
-    Not that it is being exported: libraries then choose other operators than in training.
+    Not that it is being exported: libraries then choose other operators than in training. Nor, if
+    not compiled, that tensors are fake: in the dry run they are, in the trace they are not.
     """
     before = torch.compiler._is_compiling_flag
+    library: Any = sys.modules.get(_ASKS_FOR_FAKES)
+    asked = getattr(library, "is_fake_tensor", None)
     loggers = [logging.getLogger(name) for name in ("torch._functorch", "torch._subclasses")]
     levels = [logger.level for logger in loggers]
     try:
         torch.compiler._is_compiling_flag = compiled
+        if asked is not None and not compiled:
+            library.is_fake_tensor = lambda _tensor: False
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)  # what fails is raised, and reported in one line
         with warnings.catch_warnings():
@@ -179,6 +186,8 @@ def compiling(compiled: bool) -> Iterator[None]:
             yield
     finally:
         torch.compiler._is_compiling_flag = before
+        if asked is not None:
+            library.is_fake_tensor = asked
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 

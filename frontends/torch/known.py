@@ -1,24 +1,25 @@
-"""Values that a step computes from nothing but constants, for the branches that ask for them.
+"""Values that a step computes from constants and from the batch's integers, for its branches.
 
 `torch.arange`, what is made of it and a question such as `(positions.diff() == 1).all()` have the
 same answer in every step, so the trace can follow the branch that the plain run takes. Model
-libraries ask such questions about masks and positions that nobody passed.
+libraries ask such questions about masks and positions that nobody passed. Questions about masks
+and tokens of the batch are answered for the example, and noted: see `questions`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from . import export
+from .questions import QUESTIONS, Leaf, Question, Recipe, holds_recipe, reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LARGEST = 1 << 20  # elements
 _FACTORIES = {"arange", "eye", "full", "ones", "tril_indices", "triu_indices", "zeros"}
-_QUESTIONS = {"__bool__", "__float__", "__index__", "__int__", "equal", "is_nonzero", "item"}
 _ROUNDED = {"cumsum", "prod", "sum"}  # whose floats depend on the device
 # No in-place writes, nothing random: same values from same values.
 _OPERATORS = {
@@ -29,7 +30,7 @@ _OPERATORS = {
     "expand_as", "flatten", "flip", "float", "ge", "gt", "int", "isfinite", "isinf", "le",
     "logical_and", "logical_not", "logical_or", "long", "lt", "masked_fill", "max", "min", "mul",
     "ne", "neg", "permute", "prod", "repeat", "reshape", "roll", "squeeze", "stack", "sub", "sum",
-    "transpose", "tril", "triu", "unsqueeze", "view", "where",
+    "to", "transpose", "tril", "triu", "unsqueeze", "view", "where",
 }  # fmt: skip
 
 
@@ -38,24 +39,43 @@ class Known:
 
     A tensor that was changed in place is no longer known, and neither are its views: they share a
     version.
+
+    Attributes
+    ----------
+    questions
+        Those about the batch that were answered.
     """
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._values: dict[int, _Value] = {}
+        self.questions: list[Question] = []
 
-    def answer(self, name: str, args: tuple[Any, ...]) -> tuple[Any] | None:
-        """What a question about known tensors gives, as a tuple of one; None if it is open."""
-        if name not in _QUESTIONS or not self._values:
+    def add_input(self, stand_in: torch.Tensor, real: torch.Tensor, position: int) -> None:
+        """Know an argument, if it is of integers or booleans and not too large to ask about."""
+        exact = not (real.is_floating_point() or real.is_complex())
+        data = export.is_plain(real) and real.device.type != "meta"
+        if exact and data and real.numel() <= _LARGEST:
+            with export.real_values():
+                real = real.detach().cpu()
+            version = stand_in._version
+            self._values[id(stand_in)] = _Value(stand_in, version, real, Leaf(position))
+
+    def answer(self, name: str, args: tuple[Any, ...], origin: Any) -> tuple[Any] | None:
+        """What a question about known tensors gives, as a tuple of one; None if it is open.
+
+        `origin()` is the line that asks.
+        """
+        if name not in QUESTIONS or not self._values:
             return None
         reals = self._reals(args)
         if reals is None:
             return None
         with export.real_values():
-            if name == "equal":
-                return (torch.equal(*reals),)
-            number = reals[0].item()
-        cast = {"__bool__": bool, "is_nonzero": bool, "__float__": float, "__int__": int}.get(name)
-        return (number if cast is None else cast(number),)
+            found = reply(name, reals)
+        recipes = self._recipes(args)
+        if holds_recipe(recipes):
+            self.questions.append(Question(name, recipes, found, origin()))
+        return (found,)
 
     def note(
         self,
@@ -76,6 +96,9 @@ class Known:
         if made:
             kwargs = {key: value for key, value in kwargs.items() if key != "requires_grad"}
             kwargs["device"] = "cpu"
+        elif name == "to":
+            args = tuple("cpu" if isinstance(a, (str, torch.device)) else a for a in args)
+            kwargs = {key: "cpu" if key == "device" else value for key, value in kwargs.items()}
         real_args, real_kwargs = self._reals(args), self._reals(kwargs)
         if real_args is None or real_kwargs is None:
             return
@@ -87,13 +110,17 @@ class Known:
         if name in _ROUNDED and value.is_floating_point():
             return
         if value.shape == result.shape and value.dtype == result.dtype:
-            self._values[id(result)] = (result, result._version, value)
+            recipes = self._recipes((args, kwargs))
+            recipe = Recipe(func, *recipes) if holds_recipe(recipes) else value
+            self._values[id(result)] = _Value(result, result._version, value, recipe)
 
     def _reals(self, argument: Any) -> Any:
         """The argument with real values in place of tensors; None unless all are known."""
         if isinstance(argument, torch.Tensor):
             known = self._values.get(id(argument))
-            return None if known is None or known[1] != argument._version else known[2]
+            if known is None or known.version != argument._version:
+                return None
+            return known.real
         if type(argument) in (tuple, list):
             reals = [(item, self._reals(item)) for item in argument]
             if any(real is None and item is not None for item, real in reals):
@@ -103,3 +130,22 @@ class Known:
             reals = self._reals(list(argument.values()))
             return None if reals is None else dict(zip(argument, reals, strict=True))
         return argument
+
+    def _recipes(self, argument: Any) -> Any:
+        """The argument with recipes or values in place of tensors, all of which are known."""
+        if isinstance(argument, torch.Tensor):
+            return self._values[id(argument)].recipe
+        if type(argument) in (tuple, list):
+            return type(argument)(map(self._recipes, argument))
+        if type(argument) is dict:
+            return {key: self._recipes(item) for key, item in argument.items()}
+        return argument
+
+
+class _Value(NamedTuple):
+    """What is known of a tensor: its version then, its real value, and how it came about."""
+
+    tensor: torch.Tensor
+    version: int
+    real: torch.Tensor
+    recipe: Any

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.utils._pytree import TreeSpec
 
     from ...solver.graph import Graph
+    from .questions import Question
 
 InputKind = Literal["param", "buffer", "input", "constant", "tangent"]
 
@@ -238,6 +239,8 @@ class Program:
         Device type and data type of each ambient autocast under which the step was captured.
     autocast_cache
         Whether autocast kept the casts of weights.
+    questions
+        What the step asked about the batch, with the answers that it followed.
     """
 
     graph: Graph
@@ -256,6 +259,7 @@ class Program:
     settings: tuple[tuple[str, str, int | float | str | None], ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     autocast_cache: bool = True
+    questions: tuple[Question, ...] = ()
 
 
 def refs_in(argument: Any) -> Iterator[int]:

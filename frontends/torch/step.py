@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch.utils._pytree import TreeSpec
 
+    from .questions import Question
     from .sources import Source
 
 
@@ -105,6 +106,7 @@ class Step(nn.Module):
         self.in_spec = in_spec
         self.trace_hooks = trace_hooks
         self.plan: Plan | None = None
+        self.questions: tuple[Question, ...] = ()
         self.autocast = ambient_autocast()
         self.autocast_cache = torch.is_autocast_cache_enabled()
         self.names = module_names(root)
@@ -123,6 +125,9 @@ class Step(nn.Module):
         stand_ins = {id(s.real): t for s, t in zip(self.sources, tensors, strict=True)}
         root: Root = self.__dict__["root"]
         watch = Watch(stand_ins, self.names, adopt, self.trace_hooks)
+        for source, tensor in zip(self.sources, tensors, strict=True):
+            if source.kind == "input":
+                watch.known.add_input(tensor, source.real, source.position)
         registered = {
             id(s.real): t
             for s, t in zip(self.sources, tensors, strict=True)
@@ -147,6 +152,7 @@ class Step(nn.Module):
             keeper.note()
             out = root(args, kwargs)
             keeper.write_back()
+            self.questions = tuple(watch.known.questions)
             return out
 
     def lasting(self) -> dict[str, tuple[torch.Tensor, int]]:

@@ -103,12 +103,14 @@ class Watch(TorchFunctionMode):
         """Run `func` on stand-ins."""
         name = getattr(func, "__name__", "")
         # Also from PyTorch's own code: its tensors for tracing turn bool(x) into x.item().
-        answer = self.known.answer(name, args)
+        answer = self.known.answer(name, args, lambda: describe(user_frame(sys._getframe(2))))
         if answer is not None:
             return answer[0]
         caller = sys._getframe(1)
         if caller.f_code.co_filename.startswith(_TRACERS):
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            self.known.note(func, name, args, kwargs or {}, result)  # x.to(...) of a tracer
+            return result
         frame = user_frame(caller)
         origin = describe(frame)
         if name in _HOOK_MAKERS and not self.trace_hooks:
