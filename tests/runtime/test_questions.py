@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.fit import fit
 from lowtide.runtime.replay import replay
 from lowtide.runtime.verify import verify
 from lowtide.solver.errors import CaptureError, ReplayError
@@ -110,3 +111,16 @@ def test_questions_about_changed_or_computed_tensors_stay_open() -> None:
     for body in (writes, computes):
         with pytest.raises(CaptureError, match="needs the value of a tensor"):
             captured_of(body, FULL)
+
+
+def test_fit_plans_the_other_branch(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module made by `fit` has a plan for each answer, made when it first comes."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    model = Lambda(skips_mask)
+    module = fit(model, (rows(), FULL), memory_budget="1MiB", times="roofline", time_limit=2)
+    for mask in (FULL, PADDED, FULL):
+        losses = [net(rows(), mask) for net in (model, module)]
+        assert torch.equal(*losses)
+        plain, replayed = (torch.autograd.grad(loss, model.lin.weight) for loss in losses)
+        assert torch.equal(plain[0], replayed[0])
