@@ -1,8 +1,9 @@
 """The smallest budget between two bounds: what was reached, and what is proven out of reach.
 
-What was reached comes from search. That no schedule in the base order fits a smaller budget is
-proven by stage refinement: when one of its relaxations has no solution, nothing within that budget
-exists. Budgets between the two are tried until they are close or time is up.
+What was reached comes from search. That nothing in any order fits a smaller budget is proven by
+the pebble game; in base order, by stage refinement: when one of its relaxations has no solution,
+nothing within that budget exists. Budgets between the two are tried until they are close or time is
+up. The cut that one budget ended with is where the next begins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .control import Control
 from .incumbent import Incumbent
 from .job import Job
 from .milp.backends import backend as backend_named
+from .pebbles import pebble_bound
 from .plan import Stop
 from .progress import Event, Silent
 from .refine import Refinement, refine
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from .progress import Progress
     from .search.anneal import Found
 
+NEAR = 0.3  # of the interval: a budget so near the bound is worth trying again
+
 
 @dataclass(frozen=True)
 class Bracket:
@@ -41,7 +45,7 @@ class Bracket:
     bound_bytes
         No schedule of `bound_class` has a smaller peak.
     any_order_bound_bytes
-        No schedule at all has a smaller peak: what single ops need.
+        No schedule at all has a smaller peak: what single ops need, and their inputs.
     computes
         The executions that reach `found_bytes`.
     seconds
@@ -102,19 +106,29 @@ def bracket(
             told.update(Event(control.elapsed, reached, bound, reached, note))
 
         tell("search")
-        # Bisection; `top` is the smallest budget that is reached or could not be decided.
-        while not control.over and top - bound > gap * reached:
-            budget = (top + bound) // 2
-            possible, found = _fits(graph, budget, control.part(0.5), seed, solver)
+        floor = max(floor, pebble_bound(graph, control.part(0.3), enough=reached))
+        bound = max(bound, floor)
+        tell("pebble game")
+        state = Refinement()
+        undecided: int | None = None
+        while not control.over and reached - bound > gap * reached:
+            top = reached if undecided is None else undecided
+            budget, share = (top + bound) // 2, 0.2
+            if undecided is not None and top - bound <= NEAR * (reached - bound):
+                budget, share = undecided, 0.5
+            slot = control.part(share)
+            possible, found = _fits(graph, budget, slot, seed, solver, state)
             if not possible:
-                bound = budget + 1
+                bound, undecided = budget + 1, None
                 tell(f"nothing fits {budget} B")
-                continue
-            top = budget
-            if found is not None and found.peak < best.peak:
-                best = found
-                reached = top = best.peak + graph.resident_bytes
+            elif found is not None and found.peak < best.peak:
+                best, undecided = found, None
+                reached = best.peak + graph.resident_bytes
                 tell("integer program")
+            elif budget == undecided and not slot.over:
+                break  # nothing finer is known
+            else:
+                undecided = budget
     stop = Stop.DONE
     if reached - bound > gap * reached:
         stop = Stop.INTERRUPTED if control.interrupt.is_set() else Stop.TIME_LIMIT
@@ -129,7 +143,12 @@ def bracket(
 
 
 def _fits(
-    graph: Graph, budget_bytes: int, control: Control, seed: int, backend: Backend
+    graph: Graph,
+    budget_bytes: int,
+    control: Control,
+    seed: int,
+    backend: Backend,
+    state: Refinement,
 ) -> tuple[bool, Found | None]:
     """Whether a budget is possible in base order as far as is known, and a schedule within it."""
     base_ns = int(graph.arrays.time.sum())
@@ -138,4 +157,4 @@ def _fits(
     job = Job(
         graph, budget_bytes, incumbent, Search(graph, seed), backend, gap=1.0, threads=1, seed=seed
     )
-    return refine(job, Refinement()), incumbent.best
+    return refine(job, state), incumbent.best
