@@ -63,6 +63,8 @@ class Run:
         Where its outputs are.
     tangents
         For each tangent: place in the outputs of its output, shape, strides, dtype, device.
+    alarm
+        Called by a backward that finds gradients to add to, if the budget does not allow for them.
     absent
         Places of tangents that did not arrive in the running backward.
     keeping
@@ -74,7 +76,8 @@ class Run:
     """
 
     __slots__ = (
-        "absent", "code", "device", "keeping", "running", "saved", "taken", "tangents", "units",
+        "absent", "alarm", "code", "device", "keeping", "running", "saved", "taken", "tangents",
+        "units",
         "watched",
     )  # fmt: skip
 
@@ -91,6 +94,7 @@ class Run:
         # Tokens live where the outputs do, so that all nodes run on one thread and stream.
         self.device = torch.device("cpu")
         self.saved: list[Any] | None = saved
+        self.alarm: Callable[[], None] | None = None
         self.absent: frozenset[int] = frozenset()
         self.keeping = False
         self.watched: list[tuple[torch.Tensor, int, str]] = []
@@ -228,11 +232,19 @@ class _Stage(torch.autograd.Function):
             )
         if ctx.stage == 0:
             run.start(gradients)
+            if run.alarm is not None and any(map(_holds_gradient, ctx.next_functions)):
+                run.alarm()
         final = run.advance(ctx.stage)
         following = ctx.next_functions[0][0] if ctx.stage + 1 < len(run.code.stages) else None
         if following is None or not torch._C._will_engine_execute_node(following):
             run.stop()
         return (None, None, None, None, *final)
+
+
+def _holds_gradient(edge: tuple[Any, int]) -> bool:
+    """Whether an edge leads to a leaf that has a gradient already."""
+    leaf = getattr(edge[0], "variable", None)
+    return leaf is not None and leaf.grad is not None
 
 
 class _Refuse(torch.autograd.Function):

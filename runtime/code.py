@@ -50,6 +50,8 @@ class StepCode:
         `alias_outputs` returns, or ("literal", leaf).
     stages
         For each stage: gradients (indices into `Program.gradients`), in the order of the pushes.
+    stage_ends
+        For each stage: the execution of the schedule (its place among them) after which it ends.
     tangents_behind
         For each of `Program.gradients`: places of the tangents that it depends on.
     early
@@ -69,6 +71,7 @@ class StepCode:
     output_values: tuple[int, ...]
     leaves: tuple[tuple[str, int], ...]
     stages: tuple[tuple[int, ...], ...]
+    stage_ends: tuple[int, ...]
     tangents_behind: tuple[frozenset[int], ...]
     early: frozenset[int]
     saved_outputs: tuple[tuple[int, int], ...]

@@ -73,7 +73,7 @@ def generate(
         emitter.ensure(value)
     forward = emitter.lines
     emitter.start_backward()
-    stage_gradients, done = _write_backward(program, order, emitter, stages, marks, sharding)
+    stage_gradients, ends, done = _write_backward(program, order, emitter, stages, marks, sharding)
     emitter.hold_to_the_end()
     backward = emitter.lines
     source = "\n".join(
@@ -102,6 +102,7 @@ def generate(
         output_values=tuple(values),
         leaves=leaves,
         stages=stage_gradients,
+        stage_ends=ends,
         tangents_behind=tangents_behind(program),
         early=made_early(program, order, emitter),
         saved_outputs=tuple(
@@ -147,13 +148,16 @@ def _write_backward(
     stages: int | None,
     marks: Marks,
     sharding: Sharding | None,
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """Emit the backward steps, with gradients pushed where they are due.
 
-    Returns the gradients of each stage, and the sharded units that are done with after it.
+    Returns for each stage its gradients, the execution after which it ends, and the sharded units
+    that are done with after it.
     """
     departures = plan_departures(program, order, emitter, stages, sharding)
     pushed: list[list[int]] = [[]]
+    executions: list[int] = []
+    ran = sum(step.op >= 0 for step in order.forward)  # the next one: the boundary
     last = max(departures.ends, default=-1)
     entered: set[int] = set()
 
@@ -167,6 +171,7 @@ def _write_backward(
             for unit in marks.enter_again.get(place, ()):
                 enter(unit)
             emitter.step(order.backward[place])
+            ran += order.backward[place].op >= 0
         for g in departures.due.get(place, ()):
             enter(departures.unit_of.get(g, -1))
             value = program.gradients[g].value
@@ -181,6 +186,7 @@ def _write_backward(
         if place in departures.ends and place != last:
             emitter.line("yield")
             pushed.append([])
+            executions.append(ran)
     ends = sorted(departures.ends - {last})
     until = dict(marks.last)
     for g, unit in departures.unit_of.items():
@@ -188,7 +194,7 @@ def _write_backward(
     done: list[list[int]] = [[] for _ in pushed]
     for unit, place in sorted(until.items(), reverse=True):
         done[bisect_left(ends, place)].append(unit)
-    return tuple(map(tuple, pushed)), tuple(map(tuple, done))
+    return tuple(map(tuple, pushed)), (*executions, ran), tuple(map(tuple, done))
 
 
 def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int]) -> list[str]:

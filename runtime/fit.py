@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..frontends.torch.captured import Captured
+    from ..frontends.torch.optimizer_state import OptimizerLike
     from ..solver.plan import Plan
     from .module import ReplayModule
     from .ranks import Group
@@ -38,6 +39,8 @@ def fit(
     on_new_shape: OnNewShape = "plan",
     max_plans: int = 16,
     extra_resident_bytes: int = 0,
+    optimizer: OptimizerLike | None = None,
+    accumulate: bool = False,
     times: Literal["roofline", "measured"] = "measured",
     time_limit: float = 60.0,
     seed: int = 0,
@@ -75,7 +78,12 @@ def fit(
     max_plans
         Plans kept in memory beside the first; the one used longest ago is dropped.
     extra_resident_bytes
-        Bytes always in memory beside the step's own tensors: optimizer state.
+        Bytes always in memory beside the step's own tensors.
+    optimizer
+        Its state counts: a name such as `adamw`, an optimizer, a list of them, or a class.
+    accumulate
+        True: for training that adds up gradients over several batches before it steps, so that
+        later ones find gradients in memory. False: every step begins without gradients.
     times
         Measure the time of every op, or estimate it.
     time_limit
@@ -105,11 +113,18 @@ def fit(
         solving=solving(time_limit, seed),
         on_new_shape=on_new_shape,
         max_plans=max_plans,
+        accumulate=accumulate,
     )
 
     def start(example: Any) -> Captured:
         return capture(
-            model, example, loss_fn, times="none", extra_resident_bytes=extra_resident_bytes
+            model,
+            example,
+            loss_fn,
+            times="none",
+            extra_resident_bytes=extra_resident_bytes,
+            optimizer=optimizer,
+            accumulate=accumulate,
         )
 
     def finish(captured: Captured, budget: str | int) -> tuple[Captured, Plan]:
@@ -123,7 +138,12 @@ def fit(
         return captured, solve_cached(graph, budget_bytes, settings.solving)[0]
 
     captured, plan = plan_together(lambda: start(batch), lambda c: finish(c, memory_budget), group)
-    settings = replace(settings, budget_bytes=plan.budget_bytes)
+    settings = replace(
+        settings,
+        budget_bytes=plan.budget_bytes,
+        # The optimizer's state is the same for every plan.
+        extra_resident_bytes=captured.graph.extra_resident_bytes,
+    )
     plans = Shapes(settings)
     module = build_module(captured, plan, plans)
     for further in shapes:

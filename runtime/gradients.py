@@ -56,7 +56,8 @@ def plan_departures(
     emitter
         For the storages of values.
     stages
-        Largest number of stages; None lets gradient bytes and step time decide.
+        Largest number of stages; None lets gradient bytes and step time decide. A step that adds
+        to existing gradients says itself where they leave.
     sharding
         Sharded units: the gradients of one are reduced together, as soon as all are there.
     """
@@ -68,12 +69,13 @@ def plan_departures(
         groups.setdefault(emitter.key(value), []).append(g)
     made = {emitter.key(v) for op in program.ops if op.call is not None for v in op.writes}
     returned = {emitter.key(spec.value) for spec in program.outputs if spec.value is not None}
+    planned = _planned(program, order)
     final: dict[int, int] = {}
     cloned: set[int] = set()
     for key, group in groups.items():
         uses = [last_use.get(owner[g], -1) for g in group]
         for g in group:
-            final[g] = max(last_use.get(key, -1), *uses)
+            final[g] = planned[g] if planned else max(last_use.get(key, -1), *uses)
         # Autograd keeps the tensors it gets as `.grad`: two of them must not share memory, nor
         # may one live in an input, a tangent or an output.
         alone = key in made and key not in returned
@@ -88,7 +90,8 @@ def plan_departures(
         steps = (*order.forward, *order.backward)
         time = sum(program.graph.ops[step.op].time_ns for step in steps if step.op >= 0)
         stages = stage_count(sum(sizes), time)
-    ends = set(stage_ends([final[g] for g in ranked], sizes, stages))
+    counted = stage_ends([final[g] for g in ranked], sizes, stages)
+    ends = set(planned.values() or counted)
     unit_of: dict[int, int] = {}
     if sharding is not None:
         given = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
@@ -104,6 +107,17 @@ def plan_departures(
         final,
         unit_of,
     )
+
+
+def _planned(program: Program, order: Order) -> dict[int, int]:
+    """Gradient -> place of the delivery that hands it over; empty if the step has none."""
+    gradient = {spec.value: g for g, spec in enumerate(program.gradients)}
+    return {
+        gradient[value]: place
+        for place, step in enumerate(order.backward)
+        if step.op >= 0 and program.ops[step.op].kind is Kind.DELIVER
+        for value in program.ops[step.op].reads
+    }
 
 
 def made_early(program: Program, order: Order, emitter: Emitter) -> frozenset[int]:

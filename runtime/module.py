@@ -8,6 +8,7 @@ define itself it looks up there.
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..frontends.torch.capture import split_batch
+from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError, ReplayError
+from ..solver.simulate import peak_on_existing, simulate
+from ..solver.units import format_bytes
 from .autograd import Run, Tangent, attach, quiet, refuse
 from .behaviour import behaviours_of
 from .codegen import generate
@@ -24,6 +28,7 @@ from .differences import explain
 from .face import Face
 from .fsdp import Units, run_forward
 from .guards import Guards
+from .hold import held_back
 from .pickling import register
 from .transforms import in_transform, refuse_duals, transform_error
 
@@ -85,6 +90,38 @@ class Wiring:
         ]
         self.tangents = self._tangents()
         self.plain_leaves = [spec.literal for spec in specs]
+        self.existing_peak_bytes = self._existing_peak(schedule)
+        self.alarm = ""
+
+    def _existing_peak(self, schedule: Schedule) -> int:
+        """Predicted peak of a step that adds to gradients of an earlier backward."""
+        program = self.program
+        if is_accumulating(program.graph):
+            return simulate(program.graph, schedule).peak_bytes
+        leaving = []
+        for end, stage in zip(self.code.stage_ends, self.code.stages, strict=True):
+            for spec in (program.gradients[g] for g in stage):
+                if spec.value is not None and program.inputs[spec.input].kind == "param":
+                    leaving.append((end, program.value_tensor[spec.value]))
+        return peak_on_existing(program.graph, schedule, leaving)
+
+    def limit(self, budget_bytes: int) -> None:
+        """Arm the alarm: once, if a step on existing gradients needs more than the budget."""
+        need = self.existing_peak_bytes
+        if need > budget_bytes:
+            self.alarm = (
+                f"this backward adds to gradients that are there already: the step then needs "
+                f"{format_bytes(need)} ({need} B), more than its budget of "
+                f"{format_bytes(budget_bytes)} ({budget_bytes} B), for the plan is for steps that "
+                "begin without gradients. Capture or fit with accumulate=True, or call zero_grad() "
+                "before each step"
+            )
+
+    def warn(self) -> None:
+        """Say once that the budget is exceeded."""
+        text, self.alarm = self.alarm, ""
+        if text:
+            warnings.warn(text, UserWarning, stacklevel=2)
 
     def _tangents(self) -> list[Tangent]:
         """Which gradient of which output becomes which tangent.
@@ -121,7 +158,9 @@ class Planned(NamedTuple):
         then = captured.behaviours
         if then is None:
             then = behaviours_of(captured.program, captured.model, captured.loss_fn)
+        plan = held_back(captured.program, plan)
         wiring = Wiring(captured.program, plan.schedule, behaviours=then, exact=exact)
+        wiring.limit(plan.budget_bytes)
         return cls(captured, plan, wiring)
 
     def rewired(self, model: nn.Module) -> Planned:
@@ -181,6 +220,16 @@ class ReplayModule(Face):
         """Source of the generated forward and backward."""
         wiring: Wiring = self._wiring
         return wiring.code.source
+
+    @property
+    def existing_peak_bytes(self) -> int:
+        """Predicted peak of a step on gradients of an earlier backward, which are counted.
+
+        That of a plan for steps that begin without gradients is larger than its `peak_bytes`; a
+        backward that makes it exceed the budget warns once. See `capture(..., accumulate=True)`.
+        """
+        wiring: Wiring = self._wiring
+        return wiring.existing_peak_bytes
 
     # The step -----------------------------------------------------------------------------------
 
@@ -325,6 +374,8 @@ class ReplayModule(Face):
         """Give outputs their autograd history, in place in `values`."""
         code = wiring.code
         run = Run(code, wiring.tangents, saved, wiring.units)
+        if wiring.alarm:
+            run.alarm = wiring.warn
         for place in code.watched_inputs:
             run.watch(inputs[place], wiring.input_names[place])
         # What backward keeps of an output must not be the tensor that gets this history: a cycle.

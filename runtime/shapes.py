@@ -49,6 +49,8 @@ class Settings:
         `plan` it, run the `plain` model, or `refuse` it.
     max_plans
         Plans kept beside the first.
+    accumulate
+        Every plan is for steps that add to existing gradients.
     """
 
     budget_bytes: int
@@ -57,6 +59,7 @@ class Settings:
     solving: Solving
     on_new_shape: OnNewShape
     max_plans: int
+    accumulate: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is not among the choices."""
@@ -191,6 +194,7 @@ class Shapes:
                 captured = capture_call(
                     step.model, step.batch_style, args, kwargs, step.loss_fn,
                     times=settings.times, extra_resident_bytes=settings.extra_resident_bytes,
+                    accumulate=settings.accumulate,
                 )  # fmt: skip
                 start = next(
                     (

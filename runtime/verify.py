@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..frontends.torch.capture import split_batch
+from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError
 from .meter import measure_peak, measure_step_time, medians
 from .rng import random_states, set_random_states
@@ -52,7 +53,7 @@ class Verification:
         One per loss, gradient, buffer, parameter and generator state of each step.
     plain_peak_bytes, replay_peak_bytes
         Measured peak of one step (forward and backward), beyond what was allocated before; -1 if
-        not measured.
+        not measured. On gradients of an earlier step if the plan is for that.
     predicted_peak_bytes
         The same as the plan of the last batch predicts it: peak minus resident bytes.
     plain_seconds, replay_seconds
@@ -149,7 +150,8 @@ def verify(
             items.append(Item(len(batches) - 1, "random state", str(index), _difference(a, b)))
         peaks, seconds = (-1, -1), (float("nan"), float("nan"))
         if measure:
-            peaks, seconds = _measure(plain_run, replay_run, batches[-1], pick, repeats)
+            kept = is_accumulating(module.captured.graph)
+            peaks, seconds = _measure(plain_run, replay_run, batches[-1], pick, repeats, kept)
     finally:
         set_random_states(start)
     return Verification(
@@ -325,8 +327,12 @@ def _measure(
     batch: Any,
     pick: Callable[[Any], torch.Tensor],
     repeats: int,
+    kept: bool,
 ) -> tuple[tuple[int, int], tuple[float, float]]:
-    """Peaks in bytes and median seconds of one step, plain and replayed."""
+    """Peaks in bytes and median seconds of one step, plain and replayed.
+
+    `kept`: gradients of the step before stay, and are added to.
+    """
     own = copy_batch(batch)
 
     def step(trainee: _Trainee) -> Callable[[], Any]:
@@ -347,12 +353,14 @@ def _measure(
     peaks = []
     for trainee in (plain, replayed):
         cleared(trainee)()
-        trainee.clear()
+        if not kept:
+            trainee.clear()
         _clear_inputs(own)
         peaks.append(measure_peak(step(trainee), trainee.device).peak_bytes)
         trainee.clear()
         _clear_inputs(own)
-    fns = {"plain": cleared(plain), "replayed": cleared(replayed)}
+    timed = step if kept else cleared
+    fns = {"plain": timed(plain), "replayed": timed(replayed)}
     middle = medians(measure_step_time(fns, repeats, device=plain.device))
     return (peaks[0], peaks[1]), (middle["plain"], middle["replayed"])
 

@@ -85,6 +85,7 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
         solve_seconds=round(origin.seconds, 3),
         versions=versions(*packages),
         steps=schedule.to_text(),
+        existing_gradient_bytes=graph.existing_gradient_bytes,
     )
     check(graph, plan)
     return plan

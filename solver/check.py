@@ -44,6 +44,12 @@ def check(graph: Graph, plan: Plan) -> None:
     resident += graph.extra_resident_bytes
     if resident != plan.resident_bytes:
         raise CheckError(f"the plan claims {plan.resident_bytes} B resident, not {resident} B")
+    adding = {t for op in graph.ops if op.kind == "lowtide.deliver" for t in op.inputs}
+    held = sum(graph.tensors[t].size_bytes for t in adding if t not in made)
+    if held != plan.existing_gradient_bytes:
+        raise CheckError(
+            f"the plan claims {plan.existing_gradient_bytes} B of existing gradients, not {held} B"
+        )
     if plan.lower_bound_ns > plan.time_ns:
         raise CheckError(
             f"the lower bound of {plan.lower_bound_ns} ns is above the time {plan.time_ns} ns"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Phase = Literal["forward", "backward", "none"]
 
+DELIVER = "lowtide.deliver"  # kind of an op that hands gradients over to be added to those there
+
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One storage.
@@ -159,6 +161,13 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         return self.extra_resident_bytes + sum(
             tensor.size_bytes for i, tensor in enumerate(self.tensors) if i not in made
         )
+
+    @cached_property
+    def existing_gradient_bytes(self) -> int:
+        """The part of the resident bytes that are gradients which the step adds to."""
+        made = {t for op in self.ops for t in op.outputs}
+        read = {t for op in self.ops if op.kind == DELIVER for t in op.inputs}
+        return sum(self.tensors[t].size_bytes for t in read - made)
 
     @cached_property
     def structure_hash(self) -> str:

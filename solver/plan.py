@@ -25,7 +25,7 @@ class Stop(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
     """A schedule, what it costs, and how far from the best it can be.
 
     Attributes
@@ -42,6 +42,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         The schedules that the bound speaks of.
     steps
         `compute N` and `free N`, in order.
+    existing_gradient_bytes
+        The part of the resident bytes that are gradients of earlier micro-batches, to which the
+        step adds; 0 for a step that begins without gradients.
     """
 
     graph_name: str
@@ -61,6 +64,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     solve_seconds: float
     versions: dict[str, str]
     steps: tuple[str, ...]
+    existing_gradient_bytes: int = 0
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from .errors import CheckError
@@ -50,6 +51,27 @@ class Simulation:
         if not self.during_bytes:
             return -1
         return self.during_bytes.index(max(self.during_bytes))
+
+
+def peak_on_existing(
+    graph: Graph, schedule: Schedule | Sequence[int], leaving: Sequence[tuple[int, int]]
+) -> int:
+    """Peak of a schedule if gradients are there already, to which new ones are added.
+
+    Parameters
+    ----------
+    graph, schedule
+        A step that begins without gradients: they stay in memory once made.
+    leaving
+        Pairs (execution, tensor): the gradient is added, and its memory free, after that execution.
+    """
+    size = [tensor.size_bytes for tensor in graph.tensors]
+    during = simulate(graph, schedule).during_bytes
+    beside = [0] * (len(during) + 1)
+    beside[0] = sum(size[t] for _, t in leaving)
+    for execution, t in leaving:
+        beside[min(execution + 1, len(during))] -= size[t]
+    return max((a + b for a, b in zip(during, accumulate(beside), strict=False)), default=0)
 
 
 def simulate(graph: Graph, schedule: Schedule | Sequence[int]) -> Simulation:

@@ -34,6 +34,7 @@ def plan_of(graph: Graph, schedule: Schedule, **changes: Any) -> Plan:
         "solve_seconds": 0.5,
         "versions": {"lowtide": "0.1.0"},
         "steps": schedule.to_text(),
+        "existing_gradient_bytes": graph.existing_gradient_bytes,
     }
     return Plan(**{**fields, **changes})
 

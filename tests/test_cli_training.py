@@ -107,6 +107,33 @@ def test_memory_beside_the_step_is_part_of_budget_and_peak(
         assert main(["capture", source, "-o", str(graph_file), "--extra-resident", wrong]) == 2
 
 
+def test_existing_gradients_and_optimizer_state(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both count, are named in every table, and the replay measures a step that adds."""
+    graph_file, plan_file = folder / "adds.graph.json", folder / "adds.plan.json"
+    source = f"{folder}/steps.py:make_step"
+    arguments = ["capture", source, "-o", str(graph_file), "--accumulate", "--optimizer", "adamw"]
+    assert main([*arguments, "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "existing gradients" in out
+    assert "optimizer state" in out
+    graph = read_graph(graph_file)
+    parameters = 4 * (16 * 16 + 16) + 16 * 4 + 4
+    assert graph.existing_gradient_bytes == 4 * parameters
+    assert graph.extra_resident_bytes == 8 * parameters + 4 * 10
+    arguments = ["solve", str(graph_file), "--budget", "max", "-o", str(plan_file)]
+    assert main([*arguments, "--time-limit", "1", "-q"]) in (0, 4)
+    assert "existing ones are added to" in capsys.readouterr().out
+    arguments = ["replay", source, str(plan_file), "--json", "-q", "--steps", "2"]
+    assert main(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["measured_peak_bytes"] == document["predicted_peak_bytes"]
+    arguments = ["capture", source, "-o", str(graph_file), "--optimizer", "lbfgs"]
+    assert main(arguments) == 2
+    assert "use one of adagrad" in capsys.readouterr().err
+
+
 def test_replay_trains_and_verifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Losses fall, every bit is that of the plain step, and peaks are told beside the budget."""
     arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json")]

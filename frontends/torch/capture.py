@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -21,6 +21,9 @@ from .refuse import refuse_modules, untouched
 from .sources import home_device, input_sources, module_sources
 from .step import Root, Step
 from .watch import error_origin
+
+if TYPE_CHECKING:
+    from .optimizer_state import OptimizerLike
 
 
 class Traced(NamedTuple):
@@ -40,6 +43,8 @@ def capture(
     times: Literal["roofline", "measured", "none"] = "roofline",
     device: str | torch.device | None = None,
     extra_resident_bytes: int = 0,
+    optimizer: OptimizerLike | None = None,
+    accumulate: bool = False,
     trace_hooks: bool = False,
 ) -> Captured:
     """Capture forward, loss and backward of one training step.
@@ -63,7 +68,17 @@ def capture(
     device
         Where tensors on the `meta` device are to be.
     extra_resident_bytes
-        Bytes that are always in memory beside the step's own tensors: optimizer state.
+        Bytes that are always in memory beside the step's own tensors.
+    optimizer
+        The optimizer that the model is to be trained with: its state is added to the resident
+        bytes, whether it exists by now or not. `adamw`, `adam`, `sgd`, `sgd-momentum`, `adagrad`,
+        `rmsprop`; an optimizer, or a list of them; a class, or a `functools.partial` of one.
+        The temporaries of its own step are not part of forward and backward, and not counted.
+    accumulate
+        True: the step of a later micro-batch. Gradients of an earlier one are in memory and count
+        as resident; new ones are added to them, and let go, a stage of backward at a time. What
+        fits so fits without gradients at the start as well. False: a step that begins without
+        gradients, as after `zero_grad()`.
     trace_hooks
         True: forward hooks and tensor hooks are traced into the step instead of refused. They
         then run at capture only; what they do beside computing is lost.
@@ -80,6 +95,8 @@ def capture(
         times=times,
         device=device,
         extra_resident_bytes=extra_resident_bytes,
+        optimizer=optimizer,
+        accumulate=accumulate,
         trace_hooks=trace_hooks,
     )
 
@@ -94,6 +111,8 @@ def capture_call(
     times: Literal["roofline", "measured", "none"] = "roofline",
     device: str | torch.device | None = None,
     extra_resident_bytes: int = 0,
+    optimizer: OptimizerLike | None = None,
+    accumulate: bool = False,
     trace_hooks: bool = False,
 ) -> Captured:
     """`capture` for the call `model(*args, **kwargs)`; `style` says what a loss gets as batch."""
@@ -145,7 +164,9 @@ def capture_call(
         device=home,
         behaviours=behaviours_of(program, model, loss_fn),
     )
-    return with_times(captured, times)
+    if optimizer is not None:
+        captured = captured.with_optimizer(optimizer)
+    return with_times(captured.accumulating() if accumulate else captured, times)
 
 
 def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:

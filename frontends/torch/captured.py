@@ -6,18 +6,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import torch
 
 from ...solver.errors import InputError
+from .deliveries import accumulating, is_accumulating, matched_sizes
+from .optimizer_state import state_bytes
 from .program import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
     from torch import nn
 
     from ...runtime.behaviour import Behaviour
     from ...solver.graph import Graph
+    from .optimizer_state import OptimizerLike
     from .program import Program
 
 BatchStyle = Literal["tuple", "dict", "tensor"]
@@ -132,7 +135,30 @@ class Captured:
         new = msgspec.structs.replace(
             graph, ops=tuple(ops), tensors=tensors, meta={**graph.meta, **(meta or {})}
         )
+        if is_accumulating(new):
+            new = matched_sizes(new)
         return replace(self, program=replace(self.program, graph=new))
+
+    def with_optimizer(self, optimizer: OptimizerLike) -> Captured:
+        """The same step with the state of an optimizer, as `capture` takes it, always in memory."""
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        if isinstance(self.loss_fn, torch.nn.Module):
+            named = self.loss_fn.named_parameters(remove_duplicate=False)
+            parameters.update({f"loss_fn.{name}": parameter for name, parameter in named})
+        more = state_bytes(optimizer, self.program, parameters, self.device)
+        graph = self.graph
+        graph = msgspec.structs.replace(
+            graph,
+            extra_resident_bytes=graph.extra_resident_bytes + more,
+            meta={**graph.meta, "optimizer_bytes": str(more)},
+        )
+        return replace(self, program=replace(self.program, graph=graph))
+
+    def accumulating(self) -> Captured:
+        """The same step on gradients of earlier micro-batches, which are there and are added to."""
+        if is_accumulating(self.graph):
+            return self
+        return replace(self, program=accumulating(self.program))
 
 
 def _need(what: str, given: Sequence[int] | None, count: int) -> None:

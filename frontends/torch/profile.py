@@ -110,8 +110,8 @@ def _with_measured(captured: Captured, entries: list[Entry]) -> Captured:
     workspace = [op.workspace_bytes for op in graph.ops]
     sizes = [allocated_bytes(t.size_bytes, captured.device) for t in graph.tensors]
     _measure_resident(captured, sizes)
-    boundary = [i for i, op in enumerate(program.ops) if op.kind is Kind.BACKWARD]
-    for index in boundary:
+    free = (Kind.BACKWARD, Kind.DELIVER)
+    for index in (i for i, op in enumerate(program.ops) if op.kind in free):
         times[index] = 0
     timed = [e for e in entries if e.found is not None and e.found.time_ns >= 0]
     scale = _scale(timed)

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     BACKWARD = "backward"
     WRITE_BACK = "write_back"
     SNAPSHOT = "snapshot"
+    DELIVER = "deliver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class ProgramOp:
     reads, writes
         Values read and made. RNG_STATE saves the generator state of its device into `writes[0]`;
         BACKWARD is the boundary and makes the tangents; WRITE_BACK copies `reads[0]` into the
-        input `target_input`; SNAPSHOT makes `writes[0]`, a clone of the resident value `reads[0]`.
+        input `target_input`; SNAPSHOT makes `writes[0]`, a clone of the resident value `reads[0]`;
+        DELIVER ends a stage of backward, which hands over the gradients `reads`.
     random
         True for a call that draws random numbers.
     rng_value

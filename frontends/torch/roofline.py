@@ -100,7 +100,7 @@ def op_time(program: Program, op: ProgramOp, machine: Machine) -> int:
     metas = program.value_meta
     if op.kind is Kind.CALL and op.call is not None:
         return call_time(op.call, metas, machine)
-    if op.kind is Kind.BACKWARD:
+    if op.kind in (Kind.BACKWARD, Kind.DELIVER):
         return 0
     values = {*op.reads, *op.writes}
     moved = 2.0 * max((value_bytes(metas[v]) for v in values), default=0)

@@ -31,9 +31,23 @@ def capture(
         str,
         typer.Option(
             metavar="B",
-            help="Memory always taken beside the step, such as 2GiB of optimizer state.",
+            help="Memory always taken beside the step, such as 2GiB of another model.",
         ),
     ] = "0",
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Count its state: adamw, adam, sgd, sgd-momentum, adagrad or rmsprop.",
+        ),
+    ] = None,
+    accumulate: Annotated[
+        bool,
+        typer.Option(
+            "--accumulate",
+            help="Plan for steps that add to gradients of earlier batches, which count as well.",
+        ),
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -66,10 +80,13 @@ def capture(
             times=times.value,
             device=device,
             extra_resident_bytes=extra,
+            optimizer=optimizer,
+            accumulate=accumulate,
         )
     graph = captured.graph
     write_graph(graph, output)
     scale = Scale.of(graph)
+    state, held = int(graph.meta.get("optimizer_bytes", 0)), graph.existing_gradient_bytes
     forward = sum(op.phase == "forward" for op in graph.ops)
     rows = [
         ("graph", graph.name),
@@ -77,6 +94,8 @@ def capture(
         ("tensors", f"{len(graph.tensors):,}"),
         ("peak without recomputation", scale.memory(scale.base_peak_bytes)),
         ("resident", scale.memory(scale.resident_bytes)),
+        *([("optimizer state", scale.memory(state))] if optimizer else []),
+        *([("existing gradients", scale.memory(held))] if accumulate else []),
         ("step time", f"{scale.time(scale.base_time_ns)} ({times.value})"),
         ("hash", graph.structure_hash[:12]),
         ("written to", str(output)),
@@ -89,6 +108,8 @@ def capture(
         "tensors": len(graph.tensors),
         **scale.document("base_peak", scale.base_peak_bytes),
         **scale.document("resident", scale.resident_bytes),
+        **scale.document("optimizer", state),
+        **scale.document("existing_gradient", held),
         "base_time_ns": scale.base_time_ns,
         "times": times.value,
         "meta": graph.meta,

@@ -63,10 +63,12 @@ def replay(
     ):
         step = on_device(load_step(source), device)
         from ..frontends.torch.capture import capture
+        from ..runtime.replay import in_mode_of
         from ..runtime.replay import replay as run_replay
         from .training import loss_of, train
 
         captured = capture(step.model, step.batch, step.loss_fn, device=device)
+        captured = in_mode_of(captured, candidate)
         check_schedule(captured.graph, candidate)
         if times is Times.MEASURED:
             captured = with_measured(captured, candidate, terminal)

@@ -27,6 +27,7 @@ def plan_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:
         ("peak", scale.memory(plan.peak_bytes)),
         ("without recomputation", scale.memory(scale.base_peak_bytes)),
         ("resident", scale.memory(plan.resident_bytes)),
+        *_gradient_rows(plan, scale),
         (
             "overhead",
             f"{format_percent(plan.overhead)} ({extra} on {base})",
@@ -35,6 +36,23 @@ def plan_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:
         ("status", status_words(plan)),
         ("recomputations", f"{plan.schedule.recomputes():,} of {len(ran):,} executions"),
         ("solved in", f"{plan.solve_seconds:.1f} s"),
+    ]
+
+
+def _gradient_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:
+    """Whether the step begins with gradients, and what a plan that assumes none would then take."""
+    if plan.existing_gradient_bytes:
+        held = scale.memory(plan.existing_gradient_bytes)
+        return [("gradients", f"existing ones are added to: {held} of the resident bytes")]
+    if not scale.gradient_bytes:
+        return []
+    most = scale.memory(plan.peak_bytes + scale.gradient_bytes)
+    return [
+        (
+            "gradients",
+            f"none at the start; if steps add to existing ones, the peak is up to {most}: "
+            "capture with --accumulate for a plan that counts them",
+        )
     ]
 
 
@@ -50,6 +68,7 @@ def plan_document(plan: Plan, scale: Scale) -> dict[str, Any]:
         **scale.document("peak", plan.peak_bytes),
         **scale.document("base_peak", scale.base_peak_bytes),
         **scale.document("resident", plan.resident_bytes),
+        **scale.document("existing_gradient", plan.existing_gradient_bytes),
         "time_ns": plan.time_ns,
         "base_time_ns": plan.base_time_ns,
         "lower_bound_ns": plan.lower_bound_ns if plan.lower_bound_ns >= 0 else None,

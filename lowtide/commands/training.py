@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..frontends.torch.capture import split_batch
+from ..frontends.torch.deliveries import is_accumulating
 from ..runtime.meter import measure_peak, measure_step_time, medians
 from ..solver.errors import InputError, LowtideError
 
@@ -66,6 +67,8 @@ def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: 
     def plain() -> float:
         return _forward_backward(lambda: captured.call(args, kwargs))
 
+    adding = is_accumulating(captured.graph)
+
     def clear() -> None:
         optimizer.zero_grad(set_to_none=True)
 
@@ -76,6 +79,8 @@ def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: 
         try:
             clear()
             if step == at:
+                if adding:
+                    replayed()  # its gradients are what the measured step adds to
                 reading = measure_peak(replayed, captured.device)
                 peak = reading.peak_bytes
                 losses.append(reading.result)
@@ -89,7 +94,7 @@ def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: 
             ) from None
     del optimizer.state  # a plain step needs the room
     resident = captured.graph.resident_bytes
-    plain_peak = _plain_peak(plain, parameters, captured.device)
+    plain_peak = _plain_peak(plain, parameters, captured.device, adding=adding)
     calls: dict[str, Callable[[], Any]] = {"replayed": _cleared(replayed, parameters)}
     if plain_peak is not None:
         calls["plain"] = _cleared(plain, parameters)
@@ -136,12 +141,18 @@ def _cleared(step: Callable[[], Any], parameters: list[nn.Parameter]) -> Callabl
 
 
 def _plain_peak(
-    plain: Callable[[], Any], parameters: list[nn.Parameter], device: torch.device
+    plain: Callable[[], Any],
+    parameters: list[nn.Parameter],
+    device: torch.device,
+    *,
+    adding: bool,
 ) -> int | None:
     """Peak of the plain step; None if it does not fit, which is what plans are for."""
     for parameter in parameters:
         parameter.grad = None
     try:
+        if adding:
+            plain()
         return measure_peak(plain, device).peak_bytes
     except torch.OutOfMemoryError:
         for parameter in parameters:

@@ -27,6 +27,8 @@ class Scale:
         Time of the step without recomputation.
     size_unit, time_unit
         `bytes` and `ns`; anything else is printed as plain numbers of that unit.
+    gradient_bytes
+        Gradients that the step makes and that stay; 0 if it adds them to existing ones.
     """
 
     resident_bytes: int
@@ -34,13 +36,26 @@ class Scale:
     base_time_ns: int
     size_unit: str = "bytes"
     time_unit: str = "ns"
+    gradient_bytes: int = 0
 
     @classmethod
     def of(cls, graph: Graph) -> Scale:
         """The scale of `graph`."""
         base = simulate(graph, Schedule.keep_everything(graph))
+        made = sum(
+            graph.tensors[t].size_bytes
+            for op in graph.ops
+            if op.phase == "backward" and op.kind != "lowtide.backward"
+            for t in op.outputs
+            if graph.tensors[t].output
+        )
         return cls(
-            graph.resident_bytes, base.peak_bytes, base.time_ns, graph.size_unit, graph.time_unit
+            graph.resident_bytes,
+            base.peak_bytes,
+            base.time_ns,
+            graph.size_unit,
+            graph.time_unit,
+            0 if graph.existing_gradient_bytes or graph.size_unit != "bytes" else made,
         )
 
     def budget(self, text: str | int | float) -> int:

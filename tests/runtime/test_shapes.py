@@ -171,6 +171,7 @@ def test_shapes_given_ahead_are_planned_ahead(caplog: pytest.LogCaptureFixture) 
         _fit(_net(), shapes=[_rows(5), _rows(3)], max_plans=1)
 
 
+@pytest.mark.filterwarnings("ignore:this backward adds to gradients")
 def test_forwards_of_several_shapes_before_their_backwards() -> None:
     """Gradients of steps of several shapes add up, whatever the order of the backwards."""
     plain = _net()
@@ -248,6 +249,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[], tuple[Any, dict[str, 
 }
 
 
+@pytest.mark.filterwarnings("ignore:this backward adds to gradients")
 @pytest.mark.parametrize("kind", _KINDS)
 def test_new_kinds_of_calls_are_planned(kind: str) -> None:
     """Frozen layers, types, modes, arguments: each gets its own plan, and is exact."""
