@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .assemble import BASE_ORDER_CLASS
-from .baselines import compile_heuristics
+from .compiled import compile_parts
 from .control import Control
 from .incumbent import Incumbent
 from .job import Job
 from .milp.backends import backend as backend_named
 from .pebbles import pebble_bound
 from .plan import Stop
-from .progress import Event, Silent
+from .progress import Event, Silent, teller
 from .refine import Refinement, refine
-from .search.anneal import Search, compile_search
-from .search.sequence import compile_sequences
+from .search.anneal import Search
 from .smallest import single_op_bound, smallest_found
 
 if TYPE_CHECKING:
@@ -89,9 +88,7 @@ def bracket(
     progress
         Told of every step; its times are bytes here.
     """
-    compile_heuristics()
-    compile_search()
-    compile_sequences()
+    compile_parts(None if progress is None else teller(progress), blocks=False)
     control = Control(time_limit)
     told = progress or Silent()
     solver = backend_named(backend)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,8 @@ class Silent:
 
     def update(self, event: Event) -> None:
         """Do nothing."""
+
+
+def teller(progress: Progress) -> Callable[[str], None]:
+    """What passes notes from before the clock starts on to `progress`."""
+    return lambda note: progress.update(Event(0.0, None, None, 0, note))

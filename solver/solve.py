@@ -10,8 +10,9 @@ import numpy as np
 
 from .assemble import Origin, assemble
 from .auto import auto
-from .baselines import BASELINES, PUBLISHED, compile_heuristics
-from .blocks.plan import compile_blocks, plan_blocks
+from .baselines import BASELINES, PUBLISHED
+from .blocks.plan import plan_blocks
+from .compiled import compile_parts
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
 from .incumbent import Incumbent, keeps_order
@@ -23,11 +24,10 @@ from .milp.stages import every_op, free_tensors
 from .milp.starts import start_values
 from .options import EVERYTHING, Techniques
 from .plan import Plan, Stop
-from .progress import Silent
+from .progress import Silent, teller
 from .refine import Refinement
 from .schedule import Schedule
-from .search.anneal import Search, compile_search
-from .search.sequence import compile_sequences
+from .search.anneal import Search
 from .simulate import simulate
 from .smallest import baseline_starts, limiting_op, single_op_bound, smallest_found
 from .units import format_bytes, format_percent, parse_budget
@@ -134,13 +134,11 @@ def solve(
         raise InputError(f"seed must be in [0, 2**31), not {seed}")
     if not graph.ops:
         raise InputError(f"graph {graph.name!r} has no ops: nothing to plan")
-    compile_heuristics()
-    if method in ("auto", "milp"):
-        compile_search()
-    if method == "auto":
-        compile_sequences()
-    if method == "auto" and len(graph.ops) >= BLOCKS_FROM:
-        compile_blocks()
+    large = len(graph.ops) >= BLOCKS_FROM
+    compile_parts(
+        None if progress is None else teller(progress), searches=method in ("auto", "milp"),
+        sequences=method == "auto", blocks=method == "auto" and large,
+    )  # fmt: skip
     control = Control(time_limit, interrupt=interrupt, repeatable=moves is not None)
     everything = simulate(graph, Schedule.keep_everything(graph))
     budget_bytes = parse_budget(

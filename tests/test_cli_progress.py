@@ -26,6 +26,7 @@ def test_events_are_told_as_overhead_bound_and_gap() -> None:
     text = describe(Event(1.0, 125, 110, 100, "search"))
     assert text == "overhead 25.000%  bound 10.000%  gap 12.000%  search"
     assert describe(Event(1.0, None, None, 100, "")) == "no plan yet"
+    assert describe(Event(0.0, None, None, 0, "compiling")) == "compiling"
     assert describe(Event(1.0, None, 90, 100, "")) == "no plan yet  bound 0.000%"
     assert describe(Event(1.0, 5, None, 0, "x")) == "x"
 

@@ -73,6 +73,7 @@ def compare(
     from ..report.scale import Scale
     from ..solver.compare import compare as run_compare
     from ..solver.compare import resolve_methods
+    from ..solver.compiled import compile_parts
     from ..solver.files import read_graph
     from ..solver.milp.backends import backend as backend_named
 
@@ -96,6 +97,8 @@ def compare(
         terminal.log(f"{done} of {total}: {row.method} at {row.budget}: {outcome(row)}")
 
     label = f"comparing on {step.name} ({len(step.ops):,} ops)"
+    if "auto" in names:
+        compile_parts(terminal.log)
     with spinner(label, quiet=quiet), stdout_to_stderr():
         comparison = run_compare(
             step,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def describe(event: Event) -> str:
     """`overhead 3.398%  bound 3.390%  gap 0.008%  note`."""
     parts: list[str] = []
+    if event.base_ns <= 0 and event.incumbent_ns is None:  # before the clock starts
+        return event.note
     best, bound, base = event.incumbent_ns, event.bound_ns, event.base_ns
     if best is None:
         parts.append("no plan yet")

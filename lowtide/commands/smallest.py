@@ -38,6 +38,7 @@ def smallest(
     from ..report.scale import Scale
     from ..solver.assemble import Origin, assemble
     from ..solver.bracket import bracket
+    from ..solver.compiled import compile_parts
     from ..solver.files import read_graph, write_plan
     from ..solver.milp.backends import backend as backend_named
     from ..solver.plan import Stop
@@ -49,6 +50,7 @@ def smallest(
     step = read_graph(graph)
     scale = Scale.of(step)
     label = f"looking for the smallest budget of {step.name} ({len(step.ops):,} ops)"
+    compile_parts(terminal.log, blocks=False)
     with spinner(label, quiet=quiet), stdout_to_stderr():
         found = bracket(
             step, time_limit=time_limit, gap=gap, seed=seed, backend=backend, order=order

@@ -71,6 +71,7 @@ def sweep(
     """
     from ..report.figures import SUFFIXES
     from ..report.scale import Scale
+    from ..solver.compiled import compile_parts
     from ..solver.files import read_graph, write_plan
     from ..solver.milp.backends import backend as backend_named
     from ..solver.store import Store
@@ -106,6 +107,7 @@ def sweep(
         terminal.log(f"{done} of {total}: {row.budget}: {outcome(row)}")
 
     label = f"sweeping over {len(budgets)} budgets of {step.name} ({len(step.ops):,} ops)"
+    compile_parts(terminal.log)
     with spinner(label, quiet=quiet), stdout_to_stderr():
         found = run_sweep(
             step,

@@ -1,0 +1,48 @@
+"""Compiled searches: made once on a machine, which takes half a minute, then read from a cache."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from .baselines import compile_heuristics
+from .blocks.plan import compile_blocks
+from .search.anneal import compile_search
+from .search.sequence import compile_sequences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOTE = "compiling the search (once per machine)"
+PATIENCE = 3.0  # seconds; reading all of it from the cache takes one
+
+
+def compile_parts(
+    tell: Callable[[str], None] | None = None,
+    *,
+    searches: bool = True,
+    sequences: bool = True,
+    blocks: bool = True,
+) -> None:
+    """Compile what a solve will run, or load it; its clock starts after.
+
+    Parameters
+    ----------
+    tell
+        Told what is going on if it takes long.
+    searches, sequences, blocks
+        Beside the heuristics: local searches, the search over sequences, blocks.
+    """
+    timer = threading.Timer(PATIENCE, lambda: None if tell is None else tell(NOTE))
+    timer.daemon = True
+    timer.start()
+    try:
+        compile_heuristics()
+        if searches:
+            compile_search()
+        if sequences:
+            compile_sequences()
+        if blocks:
+            compile_blocks()
+    finally:
+        timer.cancel()

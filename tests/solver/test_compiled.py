@@ -1,0 +1,45 @@
+"""The first compilation on a machine does not pass in silence."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from lowtide.frontends.chains import linear_chain
+from lowtide.solver import compiled
+from lowtide.solver.bracket import bracket
+from lowtide.solver.solve import solve
+
+if TYPE_CHECKING:
+    import pytest
+
+    from lowtide.solver.progress import Event
+
+
+class Heard:
+    """Keeps the notes of all events."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def update(self, event: Event) -> None:
+        """Keep the note."""
+        self.notes.append(event.note)
+
+
+def test_a_slow_compilation_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solves and brackets tell their progress, before anything else; a quick one is no news."""
+    graph = linear_chain(6)
+    solve(graph, "60%", time_limit=5.0)  # all is compiled now
+    quick = Heard()
+    solve(graph, "60%", time_limit=5.0, progress=quick)
+    assert quick.notes
+    assert compiled.NOTE not in quick.notes
+    monkeypatch.setattr(compiled, "PATIENCE", 0.02)
+    monkeypatch.setattr(compiled, "compile_search", lambda: time.sleep(0.2))
+    slow, other = Heard(), Heard()
+    solve(graph, "60%", time_limit=5.0, progress=slow)
+    assert slow.notes.index(compiled.NOTE) == 0
+    bracket(graph, time_limit=5.0, progress=other)
+    assert other.notes.index(compiled.NOTE) == 0
+    compiled.compile_parts()  # nobody listens
