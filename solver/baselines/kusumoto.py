@@ -13,7 +13,8 @@ Exact: over all lower sets, opt[L, t] = the least cached bytes with overhead t (
 Approximate: only over the sets of ancestors of each node (section 4.3).
 
 The program is solved for several budgets with time rounded to `TICKS` of the forward phase, each
-strategy is run exactly, and the cheapest within the budget is returned. On a captured step the
+strategy is run exactly (their time-centric one, with the least overhead, and the memory-centric
+one, with the most), and the cheapest within the budget is returned. On a captured step the
 gradients that follow V_i are counted from the graph: its own backward ops.
 """
 
@@ -112,11 +113,18 @@ def strategies(graph: Graph, tables: Tables, sets: Bools2) -> Iterator[npt.NDArr
     time = np.where(arrays.recompute[: tables.boundary] == 1, arrays.time[: tables.boundary], 0)
     tick = max(1.0, float(time.sum()) / TICKS)
     steps = transitions(graph, tables, sets, boundary, time / tick)
-    least = int(steps.peak[steps.first].min(initial=NONE))
-    total = int(arrays.size[: len(graph.tensors)].sum())
+    low, high = 0, int(arrays.size.sum() + steps.peak.max(initial=0)) + 1
+    while high - low > max(1, high // 200):  # the least bytes for which there is a strategy
+        middle = (low + high) // 2
+        if shortest(steps, len(sets), middle) is None:
+            low = middle
+        else:
+            high = middle
+    most = max(high + 1, int(arrays.size.sum()))
+    rooms = np.geomspace(high, most, BUDGETS).astype(np.int64).tolist()
     seen: set[bytes] = set()
-    for room in np.geomspace(max(1, least), max(2, total), BUDGETS).astype(np.int64).tolist():
-        chain = shortest(steps, len(sets), room)
+    for room, centric in ((room, way) for room in rooms for way in ("time", "memory")):
+        chain = shortest(steps, len(sets), room, longest=centric == "memory")
         if chain is None:
             continue
         cached = np.zeros(len(graph.tensors), dtype=np.bool_)
@@ -148,11 +156,6 @@ class Transitions:
 
     def __init__(self, start: Ints, end: Ints, ticks: Ints, adds: Ints, peak: Ints) -> None:
         self.start, self.end, self.ticks, self.adds, self.peak = start, end, ticks, adds, peak
-
-    @property
-    def first(self) -> Ints:
-        """Steps that leave the empty set."""
-        return np.arange(self.start[0], self.start[1])
 
 
 def transitions(
@@ -209,8 +212,10 @@ def _gradient_bytes(graph: Graph, tables: Tables) -> Ints:
     return result
 
 
-def shortest(steps: Transitions, count: int, room: int) -> list[int] | None:
-    """Sets of the strategy with the least overhead whose every m_i is at most `room`."""
+def shortest(
+    steps: Transitions, count: int, room: int, *, longest: bool = False
+) -> list[int] | None:
+    """Sets of the strategy with the least (or most) overhead whose every m_i is within `room`."""
     forward = TICKS + len(steps.end)  # ticks are rounded up once a step
     most = min(2 * TICKS, forward)
     best, before = _program(
@@ -219,7 +224,7 @@ def shortest(steps: Transitions, count: int, room: int) -> list[int] | None:
     reached = np.flatnonzero(best[count - 1] < NONE)
     if not len(reached):
         return None
-    t = int(reached[0])
+    t = int(reached[-1 if longest else 0])
     chain = [count - 1]
     while chain[-1] != 0:
         number, t = before[chain[-1], t]

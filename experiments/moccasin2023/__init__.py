@@ -1,0 +1,1 @@
+"""Moccasin, ICML 2023: its graphs and budgets, with every method in one table."""

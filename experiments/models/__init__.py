@@ -1,0 +1,1 @@
+"""Model definitions of the studies, from the papers that introduced them; weights are random."""

@@ -1,0 +1,1 @@
+"""What the studies of published experiments share: rows, results file, table, picture."""
