@@ -1,12 +1,15 @@
 """What the results lose without each technique of `auto`.
 
-    python -m experiments.ablation [--only PATTERN] [--without NAME] [--time-limit S] [--json]
+    python -m experiments.ablation [--all] [--only PATTERN] [--without NAME] [--results FILE]
 
-Every row is solved with everything, then once without each switch of `Techniques`. Instances are
-read from the folder that LOWTIDE_INSTANCES names and left out where it is missing; the other rows
-are captured on fake tensors. The last lines say for each technique by how much the overhead, the
-gap (both in points) and the time grow: mean, and the worst row. One seed each: differences of a few
-hundredths of a point are noise.
+Every row is solved with everything, then once without each switch of `Techniques`. The usual
+selection takes at most 20 minutes on two free cores; --all adds the other rows (about an hour
+more). Instances are read from the folder that LOWTIDE_INSTANCES names and left out where it is
+missing; the other rows are captured on fake tensors. The last lines say for each technique by how
+much the overhead, the gap (both in points) and the time grow: mean, and the worst row. `mip_start`
+is left out beside `cutoff`, since a start is used only where there is no cutoff. One seed each:
+differences of a few hundredths of a point are noise. With --results every row is saved as it is
+done, and a second run with the same settings goes on from there.
 """
 
 from __future__ import annotations
@@ -26,10 +29,12 @@ from lowtide.solver.errors import InputError, LowtideError
 from lowtide.solver.files import write_atomic
 from lowtide.solver.solve import solve
 
-from .study import EVERYTHING, TASKS, Row, load, losses, measure, techniques
+from .study import BESIDE, EVERYTHING, TASKS, Row, load, losses, measure, techniques
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from .study import Key
 
 INTERRUPTED = 130
 
@@ -41,11 +46,18 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="such as gpt2")
+    parser.add_argument("--all", action="store_true", help="rows beyond the usual selection, too")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="such as gpt2")
     parser.add_argument("--without", nargs="+", choices=techniques(), default=list(techniques()))
-    parser.add_argument("--time-limit", type=float, default=30.0, metavar="S", help="each solve")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=None,
+        metavar="S",
+        help="each solve; by default as the row says",
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--results", type=Path, metavar="FILE", help="save rows, and go on there")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(argv)
@@ -65,23 +77,32 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
-    tasks = [task for task in TASKS if any(fnmatch(task.name, f"*{p}*") for p in options.only)]
+    tasks = [
+        task
+        for task in TASKS
+        if (task.usual or options.all or options.only)
+        and any(fnmatch(task.name, f"*{p}*") for p in options.only or ["*"])
+    ]
     if not tasks:
         raise InputError(f"no row matches: {', '.join(task.name for task in TASKS)}")
     stored = _read(options.results)
     solve(linear_chain(6), "60%", time_limit=5.0)  # compiles the search, which no row should pay
-    names = [EVERYTHING, *options.without]
     for task in tasks:
+        seconds = options.time_limit or task.seconds
+        names = [EVERYTHING, *(n for n in options.without if not task.only or n in task.only)]
+        names += [BESIDE[n] for n in names if n in BESIDE and BESIDE[n] not in names]
         graph = load(task, instances_folder())
         if graph is None:
             _tell(f"{task.name}: no such instance, skipped")
             continue
         for name in names:
-            key = (graph.structure_hash, task.budget, name, options.time_limit, options.seed)
+            key = (
+                graph.structure_hash, task.budget, name, seconds, options.seed, options.threads
+            )  # fmt: skip
             row = stored.get(key)
             if row is None:
                 row = measure(
-                    graph, task, name, time_limit=options.time_limit, seed=options.seed,
+                    graph, task, name, time_limit=seconds, seed=options.seed,
                     threads=options.threads,
                 )  # fmt: skip
                 stored[key] = row
@@ -125,7 +146,7 @@ def _label(name: str) -> str:
     return name if name == EVERYTHING else f"without {name}"
 
 
-def _read(path: Path | None) -> dict[tuple[str, str, str, float, int], Row]:
+def _read(path: Path | None) -> dict[Key, Row]:
     if path is None or not path.exists():
         return {}
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from experiments.ablation import __main__ as study
-from experiments.ablation.study import EVERYTHING, TASKS, Task, techniques
+from experiments.ablation.study import EVERYTHING, TASKS, Row, Task, losses, techniques
 from lowtide.solver.options import Techniques
 from tests.experiments.test_published import instance
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One instance, and one task for it beside one for an instance that is not there."""
     (tmp_path / "monet_toy.json").write_text(json.dumps(instance("monet_toy")))
     monkeypatch.setenv("LOWTIDE_INSTANCES", str(tmp_path))
-    tasks = (Task("monet_toy", "60%"), Task("monet_none", "60%"))
+    tasks = (Task("monet_toy", "60%", usual=True), Task("monet_none", "60%", usual=True))
     monkeypatch.setattr(study, "TASKS", tasks)
     return tmp_path
 
@@ -49,6 +49,24 @@ def test_every_switch_is_left_out_once(folder: Path, capsys: pytest.CaptureFixtu
     assert "no row matches" in capsys.readouterr().err
 
 
-def test_tasks_are_told_apart() -> None:
-    """No two rows of the study are the same."""
+def test_mip_start_is_left_out_beside_the_cutoff(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone it would change nothing: it is compared with the row without a cutoff."""
+    assert study.main(["--without", "mip_start", "--time-limit", "3", "--json"]) == 0
+    rows = [Row(**row) for row in json.loads(capsys.readouterr().out)]
+    assert [row.without for row in rows] == [EVERYTHING, "mip_start", "cutoff"]
+    ((name, pairs),) = [found for found in losses(rows) if found[0] == "mip_start"]
+    assert name == "mip_start"
+    assert [(a.without, b.without) for a, b in pairs] == [("cutoff", "mip_start")]
+
+
+def test_tasks_are_told_apart_and_the_usual_ones_take_twenty_minutes() -> None:
+    """No two rows of the study are the same; every technique is in the usual selection."""
     assert len({task.name for task in TASKS}) == len(TASKS)
+    usual = [task for task in TASKS if task.usual]
+    count = len(techniques())
+    longest = sum(task.seconds * (1 + len(task.only or techniques())) for task in usual)
+    assert longest <= 20 * 60
+    assert sum(not task.only for task in usual) >= 3
+    assert count == len({name for task in usual for name in (task.only or techniques())})
