@@ -1,0 +1,205 @@
+"""One function a table: Markdown from the results of a study, None where it has none."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lowtide.solver.units import format_bytes
+
+from ..checkmate2020.batches import METHODS as BATCH_METHODS
+from ..checkmate2020.batches import Row as BatchRow
+from ..checkmate2020.ratios import ORDER, PAPER, ratios
+from ..chen2016.__main__ import Results as ChenResults
+from ..kusumoto2019.__main__ import Row as KusumotoRow
+from ..papers.rows import read
+from ..papers.trained import Row as TrainedRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+NAMES = {"auto": "**lowtide**", "keep_everything": "keep everything", "sqrt_n": "sqrt(n)"}
+NAMES |= {"log_n": "log(n)", "per_block": "checkpoint per block"}
+TITLES = {
+    "gpt": "GPT, 8 layers, dropout",
+    "cnn": "CNN, 8 residual blocks, batch norm",
+}
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """`12.34%`; nothing for None."""
+    return "" if value is None else f"{100 * value:.{digits}f}%"
+
+
+def name_of(method: str) -> str:
+    """The method as the README writes it."""
+    return NAMES.get(method, f"`{method}`" if "_" in method else method)
+
+
+def demo(studies: Path) -> str | None:
+    """What `make demo` measures."""
+    path = studies / "demo" / "results" / "results.json"
+    if not path.exists():
+        return None
+    rows: list[list[str]] = []
+    models: list[dict[str, Any]] = json.loads(path.read_text())
+    for model in models:
+        rows.append([f"**{TITLES.get(model['model'], model['model'])}**", *[""] * 5])
+        for row in model["rows"]:
+            first = row["method"] == "keep_everything"
+            cells = ["none" if first else format_bytes(row["budget_bytes"]), name_of(row["method"])]
+            if row["predicted_peak_bytes"] is None:
+                rows.append([*cells, "cannot", "", "", ""])
+                continue
+            rows.append(
+                [
+                    *cells,
+                    format_bytes(row["predicted_peak_bytes"]),
+                    percent(row["predicted_overhead"]),
+                    percent(row["measured_overhead"], 1),
+                    percent(row["lower_bound_overhead"]),
+                ]
+            )
+    head = ("budget", "method", "peak", "predicted", "measured", "lower bound")
+    return markdown(head, rows)
+
+
+def kusumoto(studies: Path) -> str | None:
+    """Smallest memory of each network."""
+    path = studies / "kusumoto2019" / "results.json"
+    if not path.exists():
+        return None
+    found = msgspec.json.decode(path.read_bytes(), type=list[KusumotoRow])
+    columns = ("sqrt_n", "kusumoto", "rotor", "lowtide")
+    rows = []
+    for network in dict.fromkeys(row.network for row in found):
+        here = {row.method: row for row in found if row.network == network}
+        base = here["keep_everything"]
+        cells = [f"{network}, {base.batch}", f"{base.base_bytes / 1e9:.1f}"]
+        for method in columns:
+            row = here.get(method)
+            if row is None or row.peak_bytes is None:
+                cells.append("n/a")
+                continue
+            share = percent(row.peak_bytes / row.base_bytes, 0)
+            cells.append(f"{row.peak_bytes / 1e9:.2f} ({share}, +{percent(row.overhead, 0)})")
+        bound = here["lowtide"].bound_bytes if "lowtide" in here else None
+        cells.append("" if bound is None else f"{bound / 1e9:.2f}")
+        paper = [r.published_gb for m in ("sqrt_n", "kusumoto", "kusumoto_exact")
+                 if (r := here.get(m)) is not None]  # fmt: skip
+        whole = base.published_gb
+        best = min((p for p in paper if p is not None), default=None)
+        known = best is not None and whole is not None
+        cells.append(f"{best} ({percent((best or 0) / (whole or 1), 0)})" if known else "")
+        rows.append(cells)
+    head = (
+        "network, batch", "GB", "sqrt(n)", "Kusumoto", "rotor", "**lowtide**", "lower bound",
+        "paper's best",
+    )  # fmt: skip
+    return markdown(head, rows)
+
+
+def kumar(studies: Path) -> str | None:
+    """Trained with: peak and speed of every method."""
+    path = studies / "kumar2019" / "results.json"
+    if not path.exists():
+        return None
+    return _trained(msgspec.json.decode(path.read_bytes(), type=list[TrainedRow]))
+
+
+def _trained(found: Sequence[TrainedRow]) -> str:
+    rows = []
+    budgets = {row.model: list(dict.fromkeys(
+        r.budget_bytes for r in found if r.model == row.model)) for row in found}  # fmt: skip
+    for model in budgets:
+        for method in dict.fromkeys(row.method for row in found if row.model == model):
+            cells = [model, name_of(method)]
+            for amount in budgets[model]:
+                row = next(
+                    r
+                    for r in found
+                    if (r.model, r.method, r.budget_bytes) == (model, method, amount)
+                )
+                if row.predicted_overhead is None:
+                    cells.append("cannot" if row.status == "infeasible" else "n/a")
+                else:
+                    cells.append(
+                        f"{percent(row.predicted_overhead, 1)}, {percent(row.measured_overhead, 1)}"
+                    )
+            rows.append(cells)
+    width = max(len(b) for b in budgets.values())
+    shares = ("70%", "50%", "30%")[:width] if width <= 3 else tuple(str(i) for i in range(width))
+    return markdown(("model", "method", *(f"{s}: predicted, measured" for s in shares)), rows)
+
+
+def checkmate(studies: Path) -> str | None:
+    """Ratios to the optimum, and the largest batches."""
+    found = read(studies / "checkmate2020" / "results.json")
+    if found is None:
+        return None
+    by_subject = {subject: ratios(found.rows, subject) for subject in ORDER}
+    rows = []
+    for method in dict.fromkeys(m for one in by_subject.values() for m in one):
+        cells = [name_of(method)]
+        for subject in ORDER:
+            value = by_subject[subject].get(method)
+            cells.append("-" if value is None else f"{value[0]:.3f} ({value[1]} of {value[2]})")
+        rows.append([*cells, ", ".join(PAPER.get(method, ()))])
+    return markdown(("method", "MobileNet", "VGG-16", "U-Net", "paper, its own costs"), rows)
+
+
+def batches(studies: Path) -> str | None:
+    """Largest batches within 16 GB."""
+    path = studies / "checkmate2020" / "batches.json"
+    if not path.exists():
+        return None
+    found = msgspec.json.decode(path.read_bytes(), type=list[BatchRow])
+    rows = []
+    for network in dict.fromkeys(row.network for row in found):
+        here = {row.method: row for row in found if row.network == network}
+        cells = [network]
+        for method in BATCH_METHODS:
+            row = here.get(method)
+            paper = "" if row is None or row.published is None else f" [{row.published}]"
+            cells.append("" if row is None else f"{row.batch}{paper}")
+        rows.append(cells)
+    return markdown(("network", *(name_of(m) for m in BATCH_METHODS)), rows)
+
+
+def chen(studies: Path) -> str | None:
+    """Memory and time against depth and length."""
+    path = studies / "chen2016" / "results.json"
+    if not path.exists():
+        return None
+    found = msgspec.json.decode(path.read_bytes(), type=ChenResults)
+    rows = []
+    for network, size in dict.fromkeys((row.network, row.size) for row in found.planned):
+        here = [r for r in found.planned if (r.network, r.size) == (network, size)]
+        cells = [f"{network} {size} ({here[0].ops:,} ops)"]
+        for row in here:
+            memory = "-" if row.peak_bytes is None else format_bytes(row.peak_bytes)
+            cells.append(
+                memory if row.method == "none" else f"{memory}, +{percent(row.overhead, 1)}"
+            )
+        rows.append(cells + [""] * (6 - len(cells)))
+    head = ("network", "none", "sqrt(n)", "log(n)", "lowtide, memory of sqrt(n)", "lowtide, +30%")
+    return markdown(head, rows)
+
+
+BLOCKS: dict[str, Callable[[Path], str | None]] = {
+    "demo": demo,
+    "chen2016": chen,
+    "kumar2019": kumar,
+    "checkmate2020": checkmate,
+    "batches": batches,
+    "kusumoto2019": kusumoto,
+}

@@ -1,0 +1,72 @@
+"""The README's tables are those of the results files."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from experiments.kusumoto2019.__main__ import Row
+from experiments.papers.trained import Row as TrainedRow
+from experiments.readme.__main__ import ROOT, main, renewed
+from experiments.readme.blocks import BLOCKS, demo, kumar, kusumoto
+from lowtide.solver.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_readme_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody wrote a figure by hand, or forgot to renew the tables."""
+    assert main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_every_results_file_has_its_place() -> None:
+    """A table is printed in full, with as many cells in each line."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, make in BLOCKS.items():
+        table = make(ROOT / "experiments")
+        if table is not None:
+            assert table in text, name
+            widths = {line.count("|") for line in table.splitlines()}
+            assert len(widths) == 1, name
+
+
+def test_tables_from_results(tmp_path: Path) -> None:
+    """What was measured stands in the table; what was not is called so."""
+    (tmp_path / "demo" / "results").mkdir(parents=True)
+    row = {
+        "method": "auto", "budget_bytes": 2**20, "predicted_peak_bytes": 2**19,
+        "predicted_overhead": 0.125, "measured_overhead": 0.1, "lower_bound_overhead": 0.1249,
+    }  # fmt: skip
+    none = {**row, "method": "sqrt_n", "predicted_peak_bytes": None}
+    document = [{"model": "gpt", "rows": [row, none]}]
+    (tmp_path / "demo" / "results" / "results.json").write_text(json.dumps(document))
+    table = demo(tmp_path)
+    assert table is not None
+    assert "| 1.00 MiB | **lowtide** | 512.00 KiB | 12.50% | 10.0% | 12.49% |" in table
+    assert "| 1.00 MiB | sqrt(n) | cannot |  |  |  |" in table
+    small = Row("vgg19", 64, 9, "lowtide", 4 * 10**9, 8 * 10**9, 0.15, 3 * 10**9, None, 1.0)
+    whole = Row("vgg19", 64, 9, "keep_everything", 8 * 10**9, 8 * 10**9, 0.0, None, 7.0, 0.0)
+    (tmp_path / "kusumoto2019").mkdir()
+    (tmp_path / "kusumoto2019" / "results.json").write_bytes(msgspec.json.encode([whole, small]))
+    table = kusumoto(tmp_path)
+    assert table is not None
+    assert "4.00 (50%, +15%) | 3.00" in table
+    plans = [
+        TrainedRow("gpt", 9, budget, "auto", "feasible", 10, 10, 0.1, 0.2, True)
+        for budget in (3, 2, 1)
+    ]
+    (tmp_path / "kumar2019").mkdir()
+    (tmp_path / "kumar2019" / "results.json").write_bytes(msgspec.json.encode(plans))
+    table = kumar(tmp_path)
+    assert table is not None
+    assert "| gpt | **lowtide** | 10.0%, 20.0% | 10.0%, 20.0% | 10.0%, 20.0% |" in table
+    with pytest.raises(InputError, match="no place for the table demo"):
+        renewed("nothing", tmp_path)
+    text = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in BLOCKS)
+    assert re.search(r"<!-- demo -->\n\| budget", renewed(text, tmp_path))
+    assert "<!-- batches -->\nold\n" in renewed(text, tmp_path)
