@@ -286,7 +286,7 @@ def attach(
         For each stage: the tensors whose gradients it gives, in its order.
     """
     token: torch.Tensor | None = None
-    run.device = outputs[0].device
+    run.device = next((o.device for o in outputs if o.device.type != "cpu"), outputs[0].device)
     for stage in range(len(leaves) - 1, 0, -1):
         token = _stage.apply(run, stage, None, token, *leaves[stage])
     result: tuple[torch.Tensor, ...] = _stage.apply(run, 0, outputs, token, *leaves[0])

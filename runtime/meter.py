@@ -4,8 +4,9 @@ On the CPU the peak is rebuilt from the allocator's own events, op-internal temp
 every block counts with the bytes that were asked for, zero-byte blocks never appear. Memory that
 libraries take around that allocator (oneDNN scratchpads) is not seen, and neither is the end of a
 block that was allocated before the recording began: a step that frees old gradients is to free them
-before it is measured. On CUDA the caching allocator's counters are read: whole blocks, so multiples
-of 512 bytes.
+before it is measured. On CUDA the caching allocator's counters of requested bytes are read (those
+of allocated bytes under an allocator that does not count requests). Neither rounding to 512 bytes
+nor the rest of a block that was too small to be split off (up to 1 MiB each) is in them.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def measure_step_time(
     dict
         Name -> `repeats` seconds, in the order of the rounds.
     """
-    on_cuda = device is not None and torch.device(device).type == "cuda"
-    timed = _timed_cuda if on_cuda else partial(_timed, clock)
+    where = torch.device("cpu" if device is None else device)
+    timed = partial(_timed_cuda, where) if where.type == "cuda" else partial(_timed, clock)
     for _ in range(warmup):
         for fn in fns.values():
             timed(fn)
@@ -137,25 +138,30 @@ def _timed(clock: Callable[[], int], fn: Callable[[], Any]) -> float:
     return (clock() - start) / 1e9
 
 
-def _timed_cuda(fn: Callable[[], Any]) -> float:
+def _timed_cuda(device: torch.device, fn: Callable[[], Any]) -> float:
     event: Any = torch.cuda.Event
-    begin, end = event(enable_timing=True), event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    fn()
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3
+    with torch.cuda.device(device):  # an event belongs to the current device
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        torch.cuda.synchronize(device)
+        begin.record()
+        fn()
+        end.record()
+        torch.cuda.synchronize(device)
+        return float(begin.elapsed_time(end)) / 1e3
 
 
 def _measure_cuda(fn: Callable[[], _Result], device: torch.device) -> PeakReading[_Result]:
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    start = torch.cuda.memory_allocated(device)
+    before = torch.cuda.memory_stats(device)
     result = fn()
     torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - start
-    return PeakReading(peak, torch.cuda.memory_allocated(device) - start, result)
+    after = torch.cuda.memory_stats(device)
+    requests = after.get("requested_bytes.all.peak", 0) > 0
+    kind = "requested_bytes.all" if requests else "allocated_bytes.all"
+    start = int(before.get(f"{kind}.current", 0))
+    peak, end = (int(after.get(f"{kind}.{what}", 0)) for what in ("peak", "current"))
+    return PeakReading(max(0, peak - start), end - start, result)
 
 
 def _measure_cpu(fn: Callable[[], _Result]) -> PeakReading[_Result]:

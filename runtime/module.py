@@ -21,6 +21,7 @@ from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError, ReplayError
 from ..solver.simulate import peak_on_existing, simulate
 from ..solver.units import format_bytes
+from .algorithms import warn_of_benchmarks
 from .autograd import Run, Tangent, attach, quiet, refuse
 from .behaviour import behaviours_of
 from .codegen import generate
@@ -159,6 +160,7 @@ class Planned(NamedTuple):
         if then is None:
             then = behaviours_of(captured.program, captured.model, captured.loss_fn)
         plan = held_back(captured.program, plan)
+        warn_of_benchmarks(captured, plan.schedule)
         wiring = Wiring(captured.program, plan.schedule, behaviours=then, exact=exact)
         wiring.limit(plan.budget_bytes)
         return cls(captured, plan, wiring)

@@ -68,6 +68,9 @@ def measure_memory(
     reading = measure_peak(fn, device, collect=False)
     took = clock() - start
     elements = list(reading.result) if call.unpack else [reading.result]
+    peak = reading.peak_bytes
+    if device.type == "cuda":
+        peak = rounded_peak(peak, elements, device)
     inputs = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
     sizes: list[int] = []
     shares: list[int] = []
@@ -78,11 +81,24 @@ def measure_memory(
             shares.append(-1)
             continue
         storage = element.untyped_storage()
-        sizes.append(allocated_bytes(storage.nbytes(), device))
+        # Of attention's seeds, for instance, a kernel may put some into host memory.
+        at_home = element.device.type == device.type
+        sizes.append(allocated_bytes(storage.nbytes(), device) if at_home else 0)
         key = storage._cdata
         shares.append(-2 if key in inputs else first.get(key, -1))
         first.setdefault(key, index)
-    return Measurement(call.name, -1, reading.peak_bytes, tuple(sizes), tuple(shares), max(1, took))
+    return Measurement(call.name, -1, peak, tuple(sizes), tuple(shares), max(1, took))
+
+
+def rounded_peak(requested: int, elements: list[Any], device: torch.device) -> int:
+    """A peak of requested bytes with the outputs in whole blocks, and the workspace as one."""
+    storages = {
+        e.untyped_storage()._cdata: e.untyped_storage().nbytes()
+        for e in elements
+        if isinstance(e, torch.Tensor) and e.device.type == device.type
+    }
+    blocks = sum(allocated_bytes(size, device) for size in storages.values())
+    return blocks + allocated_bytes(max(0, requested - sum(storages.values())), device)
 
 
 def allocated_bytes(size: int, device: torch.device) -> int:
@@ -121,6 +137,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
+        self._device = device
         if not self._cuda:
             self._clock = cpu_clock()
             self._scratch = torch.zeros(_SCRATCH_BYTES // 4)
@@ -128,7 +145,10 @@ class Stopwatch:
 
     def time(self, fn: Callable[[], Any], first_ns: int) -> int:
         """Median nanoseconds of `fn()`, which has run before and then took about `first_ns`."""
-        return self._cuda_time(fn) if self._cuda else self._cpu_time(fn, first_ns)
+        if not self._cuda:
+            return self._cpu_time(fn, first_ns)
+        with torch.cuda.device(self._device):  # an event belongs to the current device
+            return self._cuda_time(fn)
 
     def expected_ns(self, first_ns: int) -> int:
         """About how long `time` will take."""

@@ -15,6 +15,7 @@ from .assemble import Item, Wiring, assemble, input_specs, label_of
 from .gradients import own_gradients
 from .masks import whole_masks
 from .mutation import Separated, separate_mutations
+from .norms import chosen_norms
 from .phases import ancestors, split
 from .program import Kind, Program, ProgramOp, ValueMeta
 from .rng import draws, state_bytes
@@ -48,7 +49,8 @@ def lower(
     values = traced.values
     wiring = wire(joint, traced)
     forward = [*wiring.outputs.values(), *wiring.mutations.values()]
-    lines = split(whole_masks(traced), forward, wiring.tangents, wiring.gradients)
+    whole = chosen_norms(whole_masks(traced), values)
+    lines = split(whole, forward, wiring.tangents, wiring.gradients)
     lines = own_gradients(lines, values, wiring)
     needed = ancestors(lines, wiring.gradients.values())
     separated = separate_mutations(lines, values, wiring, needed)

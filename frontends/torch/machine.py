@@ -221,10 +221,13 @@ def _measure(name: str, device: torch.device) -> Machine:
         if device.type == "cuda":
             # The path that convolutions take by default.
             square = torch.ones(size, size, device=device)
-            previous = torch.backends.cuda.matmul.allow_tf32
-            torch.backends.cuda.matmul.allow_tf32 = True
-            flops["tf32"] = 2.0 * size**3 / seconds(partial(torch.mm, square, square))
-            torch.backends.cuda.matmul.allow_tf32 = previous
+            matmul: Any = torch.backends.cuda.matmul
+            previous = matmul.fp32_precision
+            try:
+                matmul.fp32_precision = "tf32"
+                flops["tf32"] = 2.0 * size**3 / seconds(partial(torch.mm, square, square))
+            finally:
+                matmul.fp32_precision = previous
         stream = torch.ones(_STREAM_BYTES[device.type] // 4, device=device)
         bandwidth = 3.0 * stream.nbytes / seconds(partial(torch.add, stream, stream))
         tiny = torch.ones(4, device=device)

@@ -17,6 +17,7 @@ import torch
 from ...solver.errors import InputError
 from .bench import allocated_bytes, as_replayed
 from .entries import Entry, entries_of, op_call, state_device
+from .libraries import with_libraries
 from .machine import Machine
 from .profile_cache import Measurement, ProfileCache, machine_text
 from .program import Kind
@@ -100,7 +101,7 @@ def profile(
                     if entry.signature.portable and entry.found is not None
                 }
             )
-    return _with_measured(captured, entries)
+    return with_libraries(_with_measured(captured, entries))
 
 
 def _with_measured(captured: Captured, entries: list[Entry]) -> Captured:

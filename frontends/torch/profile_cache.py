@@ -95,10 +95,11 @@ def machine_text(device: torch.device) -> str:
     """All that a measurement depends on beside its signature: hardware, version, settings."""
     parts = [device_name(device), f"torch {torch.__version__}"]
     if device.type == "cuda":
-        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        matmul: Any = torch.backends.cuda.matmul
+        cudnn: Any = torch.backends.cudnn
         parts += [
             f"cuda {torch.version.cuda}",
-            f"tf32 {matmul.allow_tf32} {cudnn.allow_tf32}",
+            f"tf32 {matmul.fp32_precision} {cudnn.conv.fp32_precision}",
             f"cudnn {cudnn.enabled} {cudnn.benchmark} {cudnn.deterministic}",
         ]
     else:

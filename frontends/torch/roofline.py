@@ -66,7 +66,9 @@ ELEMENT_COST: dict[Any, float] = {
     _aten.where: 120,
     _aten._native_batch_norm_legit_functional: 200,
     _aten.native_batch_norm: 200,
+    _aten._batch_norm_with_update_functional: 200,
     _aten.native_batch_norm_backward: 100,
+    _aten.batch_norm_backward: 100,
     _aten.max_pool2d_with_indices: 500,
     _aten.embedding_dense_backward: 20,
 }
@@ -114,12 +116,18 @@ def call_time(call: Call, metas: Sequence[ValueMeta], machine: Machine) -> int:
     operations = call_flops(call, metas)
     if operations:
         dtype = next((metas[v].dtype for v in call.refs()), torch.float32)
-        reduced = packet in _CONVOLUTIONS and torch.backends.cudnn.allow_tf32
+        reduced = packet in _CONVOLUTIONS and _tf32_convolutions()
         seconds = max(seconds, operations / machine.rate(dtype, reduced=reduced))
     elif packet in ELEMENT_COST:
         elements = max(math.prod(metas[v].shape) for v in _values(call))
         seconds = max(seconds, elements * ELEMENT_COST[packet] / machine.elementwise)
     return machine.overhead_ns + math.ceil(seconds * 1e9)
+
+
+def _tf32_convolutions() -> bool:
+    """Whether cuDNN may round float32 inputs of convolutions."""
+    convolution: Any = torch.backends.cudnn
+    return bool(convolution.conv.fp32_precision == "tf32")
 
 
 def call_flops(call: Call, metas: Sequence[ValueMeta]) -> int:
