@@ -126,7 +126,7 @@ class Run:
                 )
         self.keeping = torch._C._autograd._get_current_graph_task_keep_graph()
         if self.keeping:
-            saved = list(saved)
+            saved = _kept(saved, self.code.overwritten)
         else:
             self.saved = None
             self.watched = []
@@ -175,6 +175,21 @@ class Run:
     def stop(self) -> None:
         """Forget a backward that is done, or whose later stages nobody asked for."""
         self.running = None
+
+
+def _kept(saved: list[Any], overwritten: Sequence[int]) -> list[Any]:
+    """The same values, those that are overwritten in memory of their own."""
+    result = list(saved)
+    copies: dict[int, torch.UntypedStorage] = {}
+    for place in overwritten:
+        value = saved[place]
+        storage = value.untyped_storage()
+        if storage._cdata not in copies:
+            copies[storage._cdata] = storage.clone()
+        result[place] = torch.empty(0, dtype=value.dtype, device=value.device).set_(
+            copies[storage._cdata], value.storage_offset(), value.shape, value.stride()
+        )
+    return result
 
 
 class Tangent:

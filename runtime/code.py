@@ -56,6 +56,8 @@ class StepCode:
         For each of `Program.gradients`: places of the tangents that it depends on.
     early
         Gradients (indices into `Program.gradients`) that forward makes and backward hands over.
+    overwritten
+        Places in `saved` of values whose memory backward may use for something else.
     saved_outputs
         Pairs (place in `saved`, place in the outputs) of output values that backward reads.
     done
@@ -74,6 +76,7 @@ class StepCode:
     stage_ends: tuple[int, ...]
     tangents_behind: tuple[frozenset[int], ...]
     early: frozenset[int]
+    overwritten: tuple[int, ...]
     saved_outputs: tuple[tuple[int, int], ...]
     watched_outputs: tuple[int, ...]
     watched_inputs: tuple[int, ...]

@@ -105,6 +105,11 @@ def generate(
         stage_ends=ends,
         tangents_behind=tangents_behind(program),
         early=made_early(program, order, emitter),
+        overwritten=tuple(
+            place
+            for place, v in enumerate(emitter.carried)
+            if emitter.key(v) in emitter.overwritten
+        ),
         saved_outputs=tuple(
             (place, place_of[v]) for place, v in enumerate(emitter.carried) if v in place_of
         ),

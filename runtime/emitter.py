@@ -7,10 +7,12 @@ that forward held adds it to the list that is carried over.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..frontends.torch.inplace import variant_of
 from ..frontends.torch.program import Kind, ValueRef
 from ..solver.errors import ReplayError
 from .literals import Namespace, write_argument
@@ -39,6 +41,8 @@ class Emitter:
         Statements of the function that is being written.
     carried
         Values that forward hands to backward, in order.
+    overwritten
+        Tensors whose memory backward gives to the result of an op.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Emitter:
         self.namespace = Namespace() if namespace is None else namespace
         self.lines: list[str] = []
         self.carried: list[int] = []
+        self.overwritten: set[int] = set()
         self._bound: set[int] = set()
         self._names: dict[int, list[int]] = {}
         self._live: set[int] = set()
@@ -139,6 +144,7 @@ class Emitter:
         """Forward is written: begin with no names but the tangents."""
         self._inherited = {key: list(names) for key, names in self._names.items()}
         self._bound, self._names, self.lines = set(), {}, []
+        self.overwritten.clear()
         for value in self.tangents:
             self._bind(value)
 
@@ -173,6 +179,8 @@ class Emitter:
             assert op.call is not None
             if op.random and step.again:
                 self._rerun_random(op.call, op.rng_value, held, note)
+            elif step.overwrites >= 0:
+                self._assign_over(op.call, step.overwrites, held, note)
             else:
                 self._assign(op.call, held, note)
         elif op.kind is Kind.RNG_STATE:
@@ -221,6 +229,17 @@ class Emitter:
         words += [f"{key}={self._argument(argument)}" for key, argument in call.kwargs.items()]
         text = f"{self.namespace.bind(function, name)}({', '.join(words)})"
         self._store(call.outputs, held, text, unpack=call.unpack, note=note)
+
+    def _assign_over(self, call: Call, tensor: int, held: frozenset[int], note: str) -> None:
+        """Put a result where `tensor` is, whose names are deleted right after."""
+        value = next(v for v in call.refs() if self.program.value_tensor[v] == tensor)
+        variant = variant_of(call, value, self.program.value_meta[value].device)
+        assert variant is not None
+        again = {variant.out: ValueRef(value)} if variant.out else {}
+        self._assign(
+            replace(call, target=variant.target, kwargs={**call.kwargs, **again}), held, note
+        )
+        self.overwritten.add(tensor)
 
     def _argument(self, argument: Any) -> str:
         return write_argument(argument, self.namespace, self._value_name)

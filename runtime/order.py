@@ -9,17 +9,23 @@ from ..frontends.torch.program import Kind
 from ..solver.errors import ReplayError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..frontends.torch.program import Program
     from ..solver.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: an execution of `op`, or the free of tensor `free`; `again` marks a rerun."""
+    """One step: an execution of `op`, or the free of tensor `free`.
+
+    `again` marks a rerun; `overwrites` is the tensor whose memory the result takes, or -1.
+    """
 
     op: int = -1
     free: int = -1
     again: bool = False
+    overwrites: int = -1
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class Order:
         last_draw = -1
         kinds = [op.kind for op in program.ops]
         boundary = kinds.index(Kind.BACKWARD) if Kind.BACKWARD in kinds else len(kinds)
-        for number in schedule:
+        steps = tuple(schedule)
+        for place, number in enumerate(steps):
             if number < 0:
                 phases[-1].append(Step(free=-number - 1))
                 continue
@@ -55,7 +62,10 @@ class Order:
                 continue
             again = number in ran
             ran.add(number)
-            phases[-1].append(Step(op=number, again=again))
+            taken = int(program.graph.arrays.overwrites[number])
+            if taken not in _freed_after(steps, place):
+                taken = -1
+            phases[-1].append(Step(op=number, again=again, overwrites=taken))
             draws = op.kind is Kind.RNG_STATE or (op.random and not again)
             if draws and (number > boundary) is (len(phases) == 1):
                 raise ReplayError(
@@ -77,3 +87,11 @@ class Order:
             raise ReplayError("the plan starts the backward twice")
         backward = phases[1] if len(phases) == 2 else []
         return cls(tuple(phases[0]), tuple(backward))
+
+
+def _freed_after(steps: tuple[int, ...], place: int) -> Iterator[int]:
+    """Tensors that are freed between the op at `place` and the next one."""
+    for step in steps[place + 1 :]:
+        if step >= 0:
+            return
+        yield -step - 1

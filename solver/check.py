@@ -105,19 +105,22 @@ def check_peak(graph: Graph, steps: tuple[str, ...]) -> int:
     total = len(steps)
     change = [0] * (total + 1)
     born: dict[int, int] = {}
+    ends: dict[int, int] = {}
     seen: set[int] = set()
     for position, word in enumerate(steps):
         verb, number = word.split(" ")
         index = int(number)
         if verb == "free":
             change[born.pop(index)] += graph.tensors[index].size_bytes
-            change[position] -= graph.tensors[index].size_bytes
+            change[ends.pop(index, position)] -= graph.tensors[index].size_bytes
             continue
         op = graph.ops[index]
         extra = op.workspace_bytes
         if index in seen and op.rerun_workspace_bytes >= 0:
             extra = op.rerun_workspace_bytes
         seen.add(index)
+        if _in_place(graph, steps, position):
+            ends[op.overwrites] = position  # from here on its bytes are the output's
         for t in op.outputs:
             if t in born:  # the second copy lives for this step only
                 extra += graph.tensors[t].size_bytes
@@ -131,3 +134,17 @@ def check_peak(graph: Graph, steps: tuple[str, ...]) -> int:
     constant = graph.extra_resident_bytes
     constant += sum(x.size_bytes for i, x in enumerate(graph.tensors) if i not in made)
     return constant + max(accumulate(change[:total]), default=0)
+
+
+def _in_place(graph: Graph, steps: tuple[str, ...], position: int) -> bool:
+    """Whether the op at `position` puts its output where an input was that is freed right after."""
+    op = graph.ops[int(steps[position].removeprefix("compute "))]
+    if op.overwrites < 0:
+        return False
+    one, other = graph.tensors[op.overwrites], graph.tensors[op.outputs[0]]
+    word, following = f"free {op.overwrites}", position + 1
+    while following < len(steps) and steps[following].startswith("free "):
+        if steps[following] == word:
+            return one.size_bytes == other.size_bytes
+        following += 1
+    return False

@@ -68,6 +68,9 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
         False if it may run only once: side effects, collectives, the boundary to the backward.
     phase
         Where it runs when nothing is recomputed.
+    overwrites
+        The input whose memory the first output may take, -1 if none. An execution whose input
+        is freed right after it then needs no memory for that output.
     module, source
         Module path and line of the user's code, for reports.
     """
@@ -83,6 +86,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     phase: Phase = "none"
     module: str = ""
     source: str = ""
+    overwrites: int = -1
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -113,6 +117,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     def __post_init__(self) -> None:
         """Refuse graphs that are not in topological order or have dangling indices."""
         produced: set[int] = set()
+        overwritten: set[int] = set()
         made_somewhere = {t for op in self.ops for t in op.outputs}
         count = len(self.tensors)
         for index, op in enumerate(self.ops):
@@ -133,6 +138,18 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
                 produced.add(t)
             if op.time_ns < 0 or op.workspace_bytes < 0:
                 raise InputError(f"{where} has a negative time or workspace")
+            if op.overwrites != -1:
+                if op.overwrites not in made_somewhere.intersection(op.inputs) or not op.outputs:
+                    raise InputError(
+                        f"{where} overwrites tensor {op.overwrites}, which is not an input of it "
+                        "that an op produces, or has no output to put there"
+                    )
+                if self.tensors[op.overwrites].output or op.overwrites in overwritten:
+                    raise InputError(
+                        f"{where} overwrites tensor {op.overwrites}, which is an output of the "
+                        "step or overwritten by another op too"
+                    )
+                overwritten.add(op.overwrites)
         for index, tensor in enumerate(self.tensors):
             if tensor.size_bytes < 0:
                 raise InputError(f"graph {self.name!r}: tensor {index} has a negative size")
@@ -177,8 +194,9 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
             size = "" if tensor.spec else str(tensor.size_bytes)
             digest.update(f"t {tensor.spec} {size} {int(tensor.output)}\n".encode())
         for op in self.ops:
-            line = f"o {op.kind} {op.inputs} {op.outputs} {int(op.recompute)} {op.phase}\n"
-            digest.update(line.encode())
+            line = f"o {op.kind} {op.inputs} {op.outputs} {int(op.recompute)} {op.phase}"
+            line += "" if op.overwrites < 0 else f" {op.overwrites}"
+            digest.update(f"{line}\n".encode())
         return digest.hexdigest()
 
     @cached_property
@@ -200,6 +218,9 @@ class GraphArrays:
         Per op: nanoseconds, bytes, bytes, 0 or 1.
     size, producer, output
         Per tensor: bytes, producing op (-1: resident), 0 or 1.
+    credit, overwrites
+        Per op: bytes that it saves by overwriting an input that dies, and which one; 0 and -1 if
+        none, or if its first output is of another size.
     in_ptr, in_idx, out_ptr, out_idx
         Inputs and outputs of ops. Resident tensors are left out of the inputs.
     use_ptr, use_idx
@@ -210,6 +231,8 @@ class GraphArrays:
     workspace: Ints
     rerun_workspace: Ints
     recompute: Ints
+    credit: Ints
+    overwrites: Ints
     size: Ints
     producer: Ints
     output: Ints
@@ -235,6 +258,13 @@ class GraphArrays:
         in_ptr, in_idx = _csr(inputs)
         out_ptr, out_idx = _csr([list(op.outputs) for op in ops])
         use_ptr, use_idx = _csr(users)
+        overwrites = [
+            op.overwrites
+            if op.overwrites >= 0
+            and tensors[op.overwrites].size_bytes == tensors[op.outputs[0]].size_bytes
+            else -1
+            for op in ops
+        ]
         workspace = [op.workspace_bytes for op in ops]
         rerun = [
             op.workspace_bytes if op.rerun_workspace_bytes < 0 else op.rerun_workspace_bytes
@@ -245,6 +275,10 @@ class GraphArrays:
             workspace=np.array(workspace, dtype=np.int64),
             rerun_workspace=np.array(rerun, dtype=np.int64),
             recompute=np.array([op.recompute for op in ops], dtype=np.int64),
+            credit=np.array(
+                [0 if t < 0 else tensors[t].size_bytes for t in overwrites], dtype=np.int64
+            ),
+            overwrites=np.array(overwrites, dtype=np.int64),
             size=np.array([t.size_bytes for t in tensors], dtype=np.int64),
             producer=producer,
             output=np.array([t.output for t in tensors], dtype=np.int64),

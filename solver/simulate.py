@@ -2,7 +2,9 @@
 
 Rules: during an op its inputs, its outputs, its workspace and everything kept are live. An op that
 runs again while one of its outputs is still live holds the old and the new copy during that run,
-one of them afterwards. Resident bytes are a constant.
+one of them afterwards. Resident bytes are a constant. An op that may overwrite an input does so
+where that input is freed before the next op runs, if both are of the same size: its output then
+takes the input's bytes.
 """
 
 from __future__ import annotations
@@ -90,10 +92,12 @@ def simulate(graph: Graph, schedule: Schedule | Sequence[int]) -> Simulation:
     live = graph.resident_bytes
     ran = [False] * len(ops)
     rerun = arrays.rerun_workspace.tolist()
+    overwrites = arrays.overwrites.tolist()
     during: list[int] = []
     after: list[int] = []
     order: list[int] = []
     time = 0
+    doomed = -1  # input that the last op overwrites if it is freed now
     for position, step in enumerate(schedule):
         if step < 0:
             t = -step - 1
@@ -102,6 +106,8 @@ def simulate(graph: Graph, schedule: Schedule | Sequence[int]) -> Simulation:
             present[t] = False
             live -= size[t]
             after[-1] = live
+            if t == doomed:
+                during[-1] -= size[t]
             continue
         if step >= len(ops):
             raise CheckError(f"step {position} computes op {step}; the graph has {len(ops)}")
@@ -113,6 +119,7 @@ def simulate(graph: Graph, schedule: Schedule | Sequence[int]) -> Simulation:
                     "is not in memory"
                 )
         made = sum(size[t] for t in op.outputs)
+        doomed = overwrites[step]
         workspace = rerun[step] if ran[step] else op.workspace_bytes
         during.append(live + made + workspace)
         for t in op.outputs:

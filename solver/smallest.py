@@ -29,7 +29,7 @@ def single_op_bound(graph: Graph, *, any_order: bool = False) -> tuple[int, int]
 
     While an op runs, its inputs, its outputs, its workspace and every output of the graph that was
     made before are in memory: in base order those of all ops that come before it, in any order
-    those of the ops that it depends on.
+    those of the ops that it depends on. An input that the op may overwrite counts as if it did.
     """
     arrays = graph.arrays
     stays = arrays.output != 0
@@ -38,7 +38,7 @@ def single_op_bound(graph: Graph, *, any_order: bool = False) -> tuple[int, int]
     for op in range(len(graph.ops)):
         read, made = arrays.inputs(op), arrays.outputs(op)
         own[op] = arrays.size[read][~stays[read]].sum() + arrays.size[made].sum()
-        own[op] += arrays.workspace[op]
+        own[op] += arrays.workspace[op] - arrays.credit[op]
         kept[op] = arrays.size[made][stays[made]].sum()
     if not any_order:
         during = own + np.cumsum(kept) - kept

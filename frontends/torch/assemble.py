@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from ...solver.errors import CaptureError
 from ...solver.graph import Graph, Op, Phase, Tensor
+from .inplace import overwritable
 from .ordering import order_edges
 from .program import (
     GradSpec,
@@ -214,11 +216,23 @@ def assemble(
         extra_resident_bytes=extra_resident_bytes,
         meta={"device": str(device), "torch": str(torch.__version__), "times": "none"},
     )
+    ops = tuple(item.op for item in items)
+    value_tensor = tuple(order.get(storage, -1) for storage in of)
+    taken = overwritable(
+        graph, ops, value_tensor, values.meta, [values.nbytes[storage] for storage in order]
+    )
+    graph = msgspec.structs.replace(
+        graph,
+        ops=tuple(
+            msgspec.structs.replace(op, overwrites=t)
+            for op, t in zip(graph.ops, taken, strict=True)
+        ),
+    )
     root = step.__dict__["root"]
     return Program(
         graph=graph,
-        ops=tuple(item.op for item in items),
-        value_tensor=tuple(order.get(storage, -1) for storage in of),
+        ops=ops,
+        value_tensor=value_tensor,
         value_meta=tuple(values.meta),
         views={v: line.call for line in lines if line.view for v in line.writes},
         inputs=inputs,

@@ -105,6 +105,12 @@ def block_of(graph: Graph, cuts: Cuts, blocks: Sequence[int], size: int) -> Bloc
     made = {t for op in members for t in graph.ops[op].outputs} | set(incoming)
     ops: list[Op] = []
 
+    def overwritten(it: Op) -> int:
+        """The input that an op may overwrite, if it dies inside the block."""
+        if it.overwrites not in made or tensors[local(it.overwrites)].output:
+            return -1
+        return local(it.overwrites)
+
     def add(op: int, place: int) -> None:
         it = graph.ops[op]
         ops.append(
@@ -118,6 +124,7 @@ def block_of(graph: Graph, cuts: Cuts, blocks: Sequence[int], size: int) -> Bloc
                 rerun_workspace_bytes=it.rerun_workspace_bytes,
                 recompute=it.recompute and op < end,
                 phase="forward" if op < end else "backward",
+                overwrites=overwritten(it),
             )
         )
 

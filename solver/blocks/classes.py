@@ -159,6 +159,7 @@ def _key(graph: Graph, cuts: Cuts, block: int) -> object:
                 it.recompute,
                 it.workspace_bytes,
                 it.rerun_workspace_bytes,
+                -1 if it.overwrites < 0 else it.inputs.index(it.overwrites),
                 tuple(reference(t) for t in it.inputs),
                 tuple(fate(t, op < end) for t in it.outputs),
             )

@@ -237,6 +237,9 @@ def measure(g: Arrays, computes: Ints, border: int, handed: Bools) -> Ints:
         op = computes[i]
         left[op] -= 1
         made = 0
+        taken = g.overwrites[op]
+        if taken >= 0 and not needed[taken]:
+            made -= g.size[taken]
         for j in range(g.out_ptr[op], g.out_ptr[op + 1]):
             t = g.out_idx[j]
             made += g.size[t]

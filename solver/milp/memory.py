@@ -68,12 +68,14 @@ class Memory:
     def during(self, op: int) -> float:
         """Bytes during base op `op` that no decision changes: reads, results, workspace.
 
-        Outputs of the graph are in `pinned`; other free tensors count nothing, a relaxation.
+        Outputs of the graph are in `pinned`. Two relaxations: other free tensors count nothing,
+        and an input that the op may overwrite counts as if it did.
         """
         arrays = self.graph.arrays
         read, made = arrays.inputs(op), arrays.outputs(op)
         own = self.size[read][~self.free[read]].sum() + self.size[made].sum()
-        return float(own + arrays.workspace[op] / self.unit + self.pinned[op])
+        work = arrays.workspace[op] - arrays.credit[op]
+        return float(own + work / self.unit + self.pinned[op])
 
     def end_row(self, last: int, following: dict[int, int]) -> None:
         """During the last base op of a stage, all that the next stage is handed is in memory."""
@@ -165,7 +167,8 @@ class Memory:
         builder.row([(live, 1.0), *terms], pinned, pinned)
         for op in sorted(recompute):
             made = float(self.size[arrays.outputs(op)].sum())
-            during = made + float(arrays.rerun_workspace[op]) / self.unit
+            work = arrays.rerun_workspace[op] - arrays.credit[op]
+            during = made + float(work) / self.unit
             if during > 0.0:
                 builder.row([(live, 1.0), (recompute[op], during)], -INF, self.room)
             if not change[op] and shift[op] == 0.0:
@@ -179,7 +182,8 @@ class Memory:
             builder.row(row, shift[op], shift[op])
             live = after
         made = float(self.size[arrays.outputs(base)].sum())
-        limit = self.room - made - float(arrays.workspace[base]) / self.unit
+        work = arrays.workspace[base] - arrays.credit[base]
+        limit = self.room - made - float(work) / self.unit
         builder.row([(live, 1.0)], -INF, limit)
 
     def complete(self, values: Floats) -> None:

@@ -36,6 +36,8 @@ class Arrays(NamedTuple):
         one, after all uses, matters where later recomputations read the tensor.
     forced
         1 where a tensor stays once made: outputs, and results of ops that may run only once.
+    overwrites
+        Per op: the input whose bytes its output takes where this is the last read, or -1.
     """
 
     time: Ints
@@ -50,6 +52,7 @@ class Arrays(NamedTuple):
     out_idx: Ints
     gap_ptr: Ints
     forced: Ints
+    overwrites: Ints
 
 
 def arrays_of(graph: Graph) -> Arrays:
@@ -61,7 +64,7 @@ def arrays_of(graph: Graph) -> Arrays:
     forced[made] |= 1 - a.recompute[a.producer[made]]
     return Arrays(
         a.time, a.workspace, a.rerun_workspace, a.size, a.producer, a.output,
-        a.in_ptr, a.in_idx, a.out_ptr, a.out_idx, gap_ptr, forced,
+        a.in_ptr, a.in_idx, a.out_ptr, a.out_idx, gap_ptr, forced, a.overwrites,
     )  # fmt: skip
 
 
@@ -245,6 +248,9 @@ def cost(g: Arrays, computes: Ints, length: int) -> tuple[int, int, int]:
         if first:
             base = op
         made = 0
+        taken = g.overwrites[op]
+        if taken >= 0 and not needed[taken]:
+            made -= g.size[taken]
         for j in range(g.out_ptr[op], g.out_ptr[op + 1]):
             t = g.out_idx[j]
             made += g.size[t]

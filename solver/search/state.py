@@ -201,6 +201,7 @@ def _effect(g: Arrays, line: Line, op: int, slot: int, sign: int) -> None:
     use_ptr, uses, use_len = line.use_ptr, line.uses, line.use_len
     here = 0
     after = 0
+    saved = 0  # bytes of an input that this run overwrites
     for i in range(g.in_ptr[op], g.in_ptr[op + 1]):
         t = g.in_idx[i]
         if g.output[t] == 1:
@@ -213,6 +214,11 @@ def _effect(g: Arrays, line: Line, op: int, slot: int, sign: int) -> None:
         if slot > end:
             bump(total, best, end + 1, sign * g.size[t])
             after -= g.size[t]
+            if g.overwrites[op] == t:
+                saved = g.size[t]
+            if end > made and g.overwrites[line.op_at[end]] == t:  # no longer the last read
+                bump(total, best, end, sign * g.size[t])
+                bump(total, best, end + 1, -sign * g.size[t])
     count = run_len[op]
     place = _run_before(runs, run_len, op, slot)
     following = runs[op, place] if place < count else slots
@@ -235,6 +241,9 @@ def _effect(g: Arrays, line: Line, op: int, slot: int, sign: int) -> None:
         else:  # takes over the reads of the instance before
             old = _last_use(use_ptr, uses, use_len, t, runs[op, place - 1], slot)
             bump(total, best, old + 1, -sign * size)
+            if old > runs[op, place - 1] and g.overwrites[line.op_at[old]] == t:
+                bump(total, best, old, -sign * size)  # now the last read of the instance before
+                bump(total, best, old + 1, sign * size)
     work = g.workspace[op]
     rework = g.rerun_workspace[op]
     if place > 0:
@@ -242,8 +251,8 @@ def _effect(g: Arrays, line: Line, op: int, slot: int, sign: int) -> None:
     elif count > 0 and rework != work:
         bump(total, best, following, sign * (rework - work))
         bump(total, best, following + 1, sign * (work - rework))
-    bump(total, best, slot, sign * (here + work))
-    bump(total, best, slot + 1, sign * (after - work))
+    bump(total, best, slot, sign * (here + work - saved))
+    bump(total, best, slot + 1, sign * (after - work + saved))
 
 
 @njit(cache=True, nogil=True)

@@ -35,12 +35,33 @@ def graphs(
     """
     kind = draw(st.booleans()) if training is None else training
     count = draw(st.integers(1, max_ops))
-    return build_random(
+    graph = build_random(
         lambda low, high: draw(st.integers(low, high)),
         count,
         training=kind,
         fixed_share=fixed_share,
     )
+    return draw(overwriting(graph)) if draw(st.booleans()) else graph
+
+
+@st.composite
+def overwriting(draw: st.DrawFn, graph: Graph) -> Graph:
+    """The graph with ops that may overwrite an input, of the size of their output or not."""
+    tensors, ops = list(graph.tensors), list(graph.ops)
+    produced = {t for op in ops for t in op.outputs}
+    taken: set[int] = set()
+    for index, op in enumerate(ops):
+        free = [t for t in op.inputs if t in produced - taken and not tensors[t].output]
+        if not free or not op.outputs or not draw(st.booleans()):
+            continue
+        t = draw(st.sampled_from(free))
+        taken.add(t)
+        ops[index] = msgspec.structs.replace(op, overwrites=t)
+        if draw(st.integers(0, 9)):
+            made = op.outputs[0]
+            size = tensors[t].size_bytes
+            tensors[made] = msgspec.structs.replace(tensors[made], size_bytes=size)
+    return msgspec.structs.replace(graph, ops=tuple(ops), tensors=tuple(tensors))
 
 
 @st.composite

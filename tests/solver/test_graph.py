@@ -37,6 +37,12 @@ def small() -> Graph:
         ((Op("x", "k", -1, (), (1,)),), "negative time or workspace"),
         ((Op("x", "k", 1, (), (1,), workspace_bytes=-5),), "negative time or workspace"),
         ((Op("x", "k", 1, (), (1,)), Op("x", "k", 1, (), (2,))), "two ops have the same name"),
+        ((Op("x", "k", 1, (0,), (1,), overwrites=0),), "overwrites tensor 0, which is not an inp"),
+        ((Op("x", "k", 1, (), (1,), overwrites=9),), "overwrites tensor 9"),
+        (
+            (Op("x", "k", 1, (), (2,)), Op("y", "k", 1, (2,), (1,), overwrites=2)),
+            "overwrites tensor 2, which is an output",
+        ),
     ],
 )
 def test_refuses_broken_ops(ops: tuple[Op, ...], message: str) -> None:
@@ -114,6 +120,16 @@ def test_hash_depends_on_structure(change: dict[str, object]) -> None:
     """What a schedule depends on changes the hash."""
     second = msgspec.structs.replace(OPS[1], **change)
     assert Graph("g", (OPS[0], second), TENSORS).structure_hash != small().structure_hash
+
+
+def test_hash_depends_on_what_may_be_overwritten() -> None:
+    """A graph in which nothing is has the hash that it always had."""
+    tensors = (*TENSORS, Tensor("c", 10))
+    ops = (*OPS, Op("third", "relu", 1, (1,), (3,)))
+    plain = Graph("g", ops, tensors).structure_hash
+    assert plain == "096b714700ac02c2228dea239b5cfda844342dbb7c0e093fbb8c41994017545b"
+    taken = (*OPS, msgspec.structs.replace(ops[2], overwrites=1))
+    assert Graph("g", taken, tensors).structure_hash != plain
 
 
 def test_hash_depends_on_sizes_only_without_shapes() -> None:

@@ -54,6 +54,40 @@ def test_later_runs_may_have_another_workspace() -> None:
     assert result.time_ns == 11
 
 
+def overwriting(size: int = 10) -> Graph:
+    """a (10 B) is read by b and c; c may put its result (`size` bytes, an output) there."""
+    return Graph(
+        "overwriting",
+        (
+            Op("a", "k", 1, (), (0,)),
+            Op("b", "k", 1, (0,), (1,)),
+            Op("c", "k", 1, (0, 1), (2,), workspace_bytes=2, overwrites=0),
+        ),
+        (Tensor("a", 10), Tensor("b", 1), Tensor("c", size, output=True)),
+    )
+
+
+def test_an_input_that_dies_is_overwritten() -> None:
+    """Freed right after the op, in whatever order, its bytes are the output's during the op."""
+    graph = overwriting()
+    for steps in ([0, 1, 2, -1, -2], [0, 1, 2, -2, -1]):
+        result = simulate(graph, steps)
+        assert result.during_bytes == (10, 11, 13)
+        assert result.peak_bytes == 13 == check_peak(graph, Schedule(tuple(steps)).to_text())
+
+
+@pytest.mark.parametrize(
+    ("size", "steps"),
+    [(10, (0, 1, 2, -2, 1, -1)), (10, (0, 1, 2)), (9, (0, 1, 2, -1)), (11, (0, 1, 2, -1))],
+)
+def test_an_input_that_stays_is_not_overwritten(size: int, steps: tuple[int, ...]) -> None:
+    """Kept for a rerun, never freed, or of another size: both are in memory."""
+    graph = overwriting(size)
+    result = simulate(graph, steps)
+    assert result.during_bytes[2] == 13 + size
+    assert result.peak_bytes == check_peak(graph, Schedule(steps).to_text())
+
+
 def test_rerun_over_a_live_output_holds_two_copies() -> None:
     """An output made again while it is live counts twice during that run and once after it."""
     graph = chain()
