@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .solver.files import write_graph as write_graph
     from .solver.files import write_plan as write_plan
     from .solver.graph import Graph as Graph
+    from .solver.memory.addresses import AddressPlan as AddressPlan
+    from .solver.memory.addresses import addresses as addresses
     from .solver.plan import Plan as Plan
     from .solver.schedule import Schedule as Schedule
     from .solver.simulate import simulate as simulate
@@ -63,6 +65,8 @@ else:
         "write_graph": ".solver.files",
         "write_plan": ".solver.files",
         "Graph": ".solver.graph",
+        "AddressPlan": ".solver.memory.addresses",
+        "addresses": ".solver.memory.addresses",
         "Plan": ".solver.plan",
         "Schedule": ".solver.schedule",
         "simulate": ".solver.simulate",

@@ -91,7 +91,7 @@ class Order:
 
 def _freed_after(steps: tuple[int, ...], place: int) -> Iterator[int]:
     """Tensors that are freed between the op at `place` and the next one."""
-    for step in steps[place + 1 :]:
-        if step >= 0:
-            return
-        yield -step - 1
+    place += 1
+    while place < len(steps) and steps[place] < 0:
+        yield -steps[place] - 1
+        place += 1

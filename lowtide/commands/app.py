@@ -12,6 +12,7 @@ from .check import check
 from .checkpoint import checkpoint
 from .compare import compare
 from .env import env
+from .memory import memory
 from .replay import replay
 from .report import report
 from .smallest import smallest
@@ -32,7 +33,7 @@ app = typer.Typer(
     ),
 )
 COMMANDS = (
-    capture, solve, sweep, smallest, compare, checkpoint, check, replay, report, env
+    capture, solve, sweep, smallest, compare, checkpoint, check, memory, replay, report, env
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

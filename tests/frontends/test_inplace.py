@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -58,9 +59,8 @@ def _check(target: Any, tensors: list[torch.Tensor], rest: tuple[Any, ...]) -> l
             continue
         args = [t.clone(memory_format=torch.preserve_format) for t in tensors]
         again = {variant.out: args[place]} if variant.out else {}
-        reading = measure_peak(
-            lambda run=variant.target, a=args, k=again: run(*a, *rest, **k), collect=False
-        )
+        run = functools.partial(variant.target, *args, *rest, **again)
+        reading = measure_peak(run, collect=False)
         assert reading.result is args[place]
         assert reading.peak_bytes == plain.peak_bytes - expected.nbytes
         assert reading.result.stride() == tensor.stride()
@@ -97,7 +97,7 @@ def test_masks_and_numbers() -> None:
     assert variant is not None
     y = torch.randn(9, 8)
     expected = torch.where(mask, x, y)
-    assert measure_peak(lambda: variant.target(mask, x, y, out=y)).peak_bytes == 0
+    assert measure_peak(functools.partial(variant.target, mask, x, y, out=y)).peak_bytes == 0
     assert torch.equal(y, expected)
     args = (ValueRef(0), 1, 1, 1, False, ValueRef(1))
     elu = Call(aten.elu_backward.default, args, {}, (9,), False)
