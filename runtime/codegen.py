@@ -11,6 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..solver.errors import ReplayError
 from .code import StepCode
 from .emitter import Emitter
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from ..frontends.torch.program import Program
     from ..solver.schedule import Schedule
+    from .arena import Arena
     from .code import Sharding
 
 
@@ -32,6 +35,7 @@ def generate(
     schedule: Schedule,
     *,
     stages: int | None = None,
+    arena: Arena | None = None,
     sharding: Sharding | None = None,
 ) -> StepCode:
     """Code that runs `schedule`.
@@ -44,6 +48,8 @@ def generate(
         A valid schedule of `program.graph`.
     stages
         Largest number of backward stages; None lets gradient bytes and step time decide.
+    arena
+        Where to put what has a fixed place; None allocates everything when it is made.
     sharding
         Units whose parameters are there only between two stops of the code.
 
@@ -55,7 +61,7 @@ def generate(
         both out.
     """
     order = Order.of(program, schedule)
-    emitter = Emitter(program)
+    emitter = Emitter(program, arena=arena)
     values, aliases, leaves = _output_places(program, emitter)
     marks = Marks.of(program, order, emitter, sharding)
     for place, step in enumerate(order.forward):
@@ -105,11 +111,7 @@ def generate(
         stage_ends=ends,
         tangents_behind=tangents_behind(program),
         early=made_early(program, order, emitter),
-        overwritten=tuple(
-            place
-            for place, v in enumerate(emitter.carried)
-            if emitter.key(v) in emitter.overwritten
-        ),
+        overwritten=_overwritten(emitter),
         saved_outputs=tuple(
             (place, place_of[v]) for place, v in enumerate(emitter.carried) if v in place_of
         ),
@@ -206,9 +208,13 @@ def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int
     out = ["def forward(inputs):"]
     if emitter.inputs:
         out.append(f"    {_targets(emitter.inputs)} = inputs")
+    if emitter.arena is not None:
+        new = emitter.namespace.bind(emitter.arena.new, "new_arena")
+        out.append(f"    arena = {new}()")
+        out.extend(_arena_views(emitter, lines))
     out.extend(f"    {line}" for line in lines)
     outputs = "".join(f"v{value}, " for value in values)
-    saved = ", ".join(f"v{value}" for value in emitter.carried)
+    saved = ", ".join(_saved_names(emitter))
     out.append(f"    return ({outputs}), [{saved}]")
     return out
 
@@ -216,13 +222,47 @@ def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int
 def _backward_source(emitter: Emitter, lines: Sequence[str]) -> list[str]:
     tangents = "".join(f", v{value}" for value in emitter.tangents)
     out = [f"def backward(saved, push{tangents}):"]
-    if emitter.carried:
-        out.append(f"    {_targets(emitter.carried)} = saved")
+    names = _saved_names(emitter)
+    if names:
+        out.append(
+            f"    {names[0]}, = saved" if len(names) == 1 else f"    {', '.join(names)} = saved"
+        )
         out.append("    saved.clear()")
+    out.extend(_arena_views(emitter, lines))
     out.extend(f"    {line}" for line in lines)
     if "yield" not in lines:
         out += ["    return", "    yield"]
     return out
+
+
+def _saved_names(emitter: Emitter) -> list[str]:
+    """What forward hands to backward, the arena last."""
+    return [f"v{v}" for v in emitter.carried] + ["arena"] * (emitter.arena is not None)
+
+
+def _arena_views(emitter: Emitter, lines: Sequence[str]) -> list[str]:
+    """The arena as each data type in which `lines` use it."""
+    if emitter.arena is None:
+        return []
+    view = emitter.namespace.bind(torch.ops.aten.view.dtype._op, "view_dtype")
+    found = []
+    for dtype in emitter.arena.dtypes:
+        name = f"arena_{str(dtype).removeprefix('torch.')}"
+        if any(f"({name}, " in line for line in lines):
+            found.append(f"    {name} = {view}(arena, {emitter.namespace.bind(dtype, 'dtype')})")
+    return found
+
+
+def _overwritten(emitter: Emitter) -> tuple[int, ...]:
+    """Places in what is handed over of values whose memory backward may use again."""
+    arena = emitter.arena
+    placed = frozenset[int]() if arena is None else arena.tensors
+    places = [
+        place
+        for place, v in enumerate(emitter.carried)
+        if emitter.key(v) in emitter.overwritten | placed
+    ]
+    return (*places, *([] if arena is None else [len(emitter.carried)]))
 
 
 def _alias_source(program: Program, emitter: Emitter, aliases: Sequence[int]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..frontends.torch.inplace import variant_of
+from ..frontends.torch.inplace import placed_variant_of, variant_of
 from ..frontends.torch.program import Kind, ValueRef
 from ..solver.errors import ReplayError
 from .literals import Namespace, write_argument
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..frontends.torch.program import Call, Program
+    from .arena import Arena
     from .order import Step
 
 
@@ -46,9 +47,15 @@ class Emitter:
     """
 
     def __init__(
-        self, program: Program, namespace: Namespace | None = None, *, shorten: bool = True
+        self,
+        program: Program,
+        namespace: Namespace | None = None,
+        *,
+        shorten: bool = True,
+        arena: Arena | None = None,
     ) -> None:
         self.program = program
+        self.arena = arena
         self._same = equal_views(program) if shorten else {}
         self.namespace = Namespace() if namespace is None else namespace
         self.lines: list[str] = []
@@ -181,6 +188,8 @@ class Emitter:
                 self._rerun_random(op.call, op.rng_value, held, note)
             elif step.overwrites >= 0:
                 self._assign_over(op.call, step.overwrites, held, note)
+            elif self.arena is not None and step.place in self.arena.offsets:
+                self._assign_placed(op.call, self.arena.offsets[step.place], note)
             else:
                 self._assign(op.call, held, note)
         elif op.kind is Kind.RNG_STATE:
@@ -240,6 +249,25 @@ class Emitter:
             replace(call, target=variant.target, kwargs={**call.kwargs, **again}), held, note
         )
         self.overwritten.add(tensor)
+
+    def _assign_placed(self, call: Call, offset: int, note: str) -> None:
+        """Put a result into the arena."""
+        (made,) = call.outputs
+        assert made is not None
+        meta = self.program.value_meta[made]
+        variant = placed_variant_of(call, meta.device)
+        assert variant is not None
+        views = self.namespace.bind(torch.ops.aten.as_strided.default._op, "as_strided")
+        base = f"arena_{str(meta.dtype).removeprefix('torch.')}"
+        where = f"{views}({base}, {meta.shape}, {meta.stride}, {offset // meta.dtype.itemsize})"
+        name = self.namespace.bind(variant.target._op, variant.target.__name__)
+        if variant.out:
+            words = [self._argument(argument) for argument in call.args]
+            words += [f"{key}={self._argument(item)}" for key, item in call.kwargs.items()]
+            words.append(f"{variant.out}={where}")
+        else:
+            words = [where, self._argument(call.args[0])]
+        self._store((made,), (), f"{name}({', '.join(words)})", unpack=False, note=note)
 
     def _argument(self, argument: Any) -> str:
         return write_argument(argument, self.namespace, self._value_name)

@@ -22,6 +22,7 @@ from ..solver.errors import InputError, ReplayError
 from ..solver.simulate import peak_on_existing, simulate
 from ..solver.units import format_bytes
 from .algorithms import warn_of_benchmarks
+from .arena import plan_arena
 from .autograd import Run, Tangent, attach, quiet, refuse
 from .behaviour import behaviours_of
 from .codegen import generate
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ..frontends.torch.program import Program
     from ..solver.plan import Plan
     from ..solver.schedule import Schedule
+    from .arena import Arena
     from .behaviour import Behaviour
     from .code import StepCode
     from .shapes import Shapes
@@ -60,11 +62,15 @@ class Wiring:
         behaviours: Sequence[Behaviour] = (),
         units: Units | None = None,
         exact: bool = False,
+        arena: Arena | None = None,
     ) -> None:
         self.program = program
         self.units = units
+        self.arena = arena
         sharding = None if units is None else units.sharding
-        self.code: StepCode = generate(program, schedule, stages=stages, sharding=sharding)
+        self.code: StepCode = generate(
+            program, schedule, stages=stages, arena=arena, sharding=sharding
+        )
         late = None if sharding is None else sharding.of_input
         self.guards = Guards(program, behaviours, late, exact=exact)
         kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
@@ -97,14 +103,15 @@ class Wiring:
     def _existing_peak(self, schedule: Schedule) -> int:
         """Predicted peak of a step that adds to gradients of an earlier backward."""
         program = self.program
-        if is_accumulating(program.graph):
-            return simulate(program.graph, schedule).peak_bytes
+        graph = program.graph if self.arena is None else self.arena.graph
+        if is_accumulating(graph):
+            return simulate(graph, schedule).peak_bytes
         leaving = []
         for end, stage in zip(self.code.stage_ends, self.code.stages, strict=True):
             for spec in (program.gradients[g] for g in stage):
                 if spec.value is not None and program.inputs[spec.input].kind == "param":
                     leaving.append((end, program.value_tensor[spec.value]))
-        return peak_on_existing(program.graph, schedule, leaving)
+        return peak_on_existing(graph, schedule, leaving)
 
     def limit(self, budget_bytes: int) -> None:
         """Arm the alarm: once, if a step on existing gradients needs more than the budget."""
@@ -154,16 +161,25 @@ class Planned(NamedTuple):
     wiring: Wiring
 
     @classmethod
-    def of(cls, captured: Captured, plan: Plan, *, exact: bool = False) -> Planned:
+    def of(
+        cls, captured: Captured, plan: Plan, *, exact: bool = False, arena: bool = False
+    ) -> Planned:
         """Generate the code of a plan that was checked; `exact` as in `Guards`."""
         then = captured.behaviours
         if then is None:
             then = behaviours_of(captured.program, captured.model, captured.loss_fn)
         plan = held_back(captured.program, plan)
         warn_of_benchmarks(captured, plan.schedule)
-        wiring = Wiring(captured.program, plan.schedule, behaviours=then, exact=exact)
+        place = plan_arena(captured.program, plan.schedule, captured.device) if arena else None
+        wiring = Wiring(captured.program, plan.schedule, behaviours=then, exact=exact, arena=place)
         wiring.limit(plan.budget_bytes)
         return cls(captured, plan, wiring)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak, resident bytes included: the plan's, or that with the arena."""
+        arena = self.wiring.arena
+        return self.plan.peak_bytes if arena is None else arena.peak_bytes
 
     def rewired(self, model: nn.Module) -> Planned:
         """The same plan as code for the children that are sharded now; itself if it is that."""
@@ -178,6 +194,7 @@ class Planned(NamedTuple):
             behaviours=wiring.guards.behaviours,
             units=units,
             exact=wiring.guards.exact,
+            arena=wiring.arena,
         )
         return self._replace(wiring=new)
 
@@ -222,6 +239,11 @@ class ReplayModule(Face):
         """Source of the generated forward and backward."""
         wiring: Wiring = self._wiring
         return wiring.code.source
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak of the first plan, resident bytes included."""
+        return self._first.peak_bytes
 
     @property
     def existing_peak_bytes(self) -> int:
@@ -400,7 +422,7 @@ class ReplayModule(Face):
 
     def extra_repr(self) -> str:
         """Class of the wrapped module and the plan's peak."""
-        return f"{type(self._wrapped).__name__}, peak_bytes={self.plan.peak_bytes}"
+        return f"{type(self._wrapped).__name__}, peak_bytes={self.peak_bytes}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReplayModule:
         """A copy with its own module; the plan and the generated code are shared."""
@@ -424,7 +446,8 @@ class ReplayModule(Face):
         """Pickle captured steps and plans; the code is generated again."""
         known = {"_wrapped", "captured", "plan", "_wiring", "_sharded", "_shapes", *_SHARED_TABLES}
         extra = {name: value for name, value in self.__dict__.items() if name not in known}
-        return build_module, (self.captured, self.plan, self._shapes), extra
+        arena = self._wiring.arena is not None
+        return build_module, (self.captured, self.plan, self._shapes, arena), extra
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -433,9 +456,11 @@ class ReplayModule(Face):
 register()
 
 
-def build_module(captured: Captured, plan: Plan, shapes: Shapes | None = None) -> ReplayModule:
+def build_module(
+    captured: Captured, plan: Plan, shapes: Shapes | None = None, arena: bool = False
+) -> ReplayModule:
     """The module for a plan that was already checked; with `shapes`, for further ones, too."""
-    planned = Planned.of(captured, plan, exact=shapes is not None)
+    planned = Planned.of(captured, plan, exact=shapes is not None, arena=arena)
     return _class_for(type(captured.model))(*planned, shapes)
 
 

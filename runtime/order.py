@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class Step:
     """One step: an execution of `op`, or the free of tensor `free`.
 
-    `again` marks a rerun; `overwrites` is the tensor whose memory the result takes, or -1.
+    `again` marks a rerun; `overwrites` is the tensor whose memory the result takes, or -1;
+    `place` is the number of the execution in the whole schedule.
     """
 
     op: int = -1
     free: int = -1
     again: bool = False
     overwrites: int = -1
+    place: int = -1
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Order:
         kinds = [op.kind for op in program.ops]
         boundary = kinds.index(Kind.BACKWARD) if Kind.BACKWARD in kinds else len(kinds)
         steps = tuple(schedule)
+        count = -1
         for place, number in enumerate(steps):
+            count += number >= 0
             if number < 0:
                 phases[-1].append(Step(free=-number - 1))
                 continue
@@ -65,7 +69,7 @@ class Order:
             taken = int(program.graph.arrays.overwrites[number])
             if taken not in _freed_after(steps, place):
                 taken = -1
-            phases[-1].append(Step(op=number, again=again, overwrites=taken))
+            phases[-1].append(Step(op=number, again=again, overwrites=taken, place=count))
             draws = op.kind is Kind.RNG_STATE or (op.random and not again)
             if draws and (number > boundary) is (len(phases) == 1):
                 raise ReplayError(

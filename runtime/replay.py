@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..solver.check import check_peak, check_schedule
-from ..solver.errors import CheckError
+from ..solver.errors import CheckError, ReplayError
 from ..solver.units import format_bytes
 from .hold import held_back
 from .module import ReplayModule, build_module
@@ -24,7 +24,7 @@ def in_mode_of(captured: Captured, plan: Plan) -> Captured:
     return captured
 
 
-def replay(captured: Captured, plan: Plan) -> ReplayModule:
+def replay(captured: Captured, plan: Plan, *, arena: bool = False) -> ReplayModule:
     """A drop-in module that trains by `plan`.
 
     Parameters
@@ -34,13 +34,17 @@ def replay(captured: Captured, plan: Plan) -> ReplayModule:
     plan
         A plan for `captured.graph`, as `solve` returns or a file holds it; one for the same step
         on existing gradients will do as well.
+    arena
+        Put what the step makes and uses up into one buffer, at addresses fixed beforehand. Held
+        from the start of forward to the end of backward, it cannot fragment; outputs, gradients
+        and results of operators that take no `out=` are allocated as ever. See `Arena`.
 
     Raises
     ------
     CheckError
         If the plan is for another step, breaks a rule, or would exceed its budget on this graph.
     ReplayError
-        If the plan can be checked and not be run.
+        If the plan can be checked and not be run, or exceeds its budget with the arena.
     """
     captured = in_mode_of(captured, plan)
     check_schedule(captured.graph, plan)
@@ -51,4 +55,11 @@ def replay(captured: Captured, plan: Plan) -> ReplayModule:
             f"the plan reaches {format_bytes(peak)} ({peak} B) on this step, above its budget of "
             f"{format_bytes(plan.budget_bytes)} ({plan.budget_bytes} B): solve again"
         )
-    return build_module(captured, plan)
+    module = build_module(captured, plan, arena=arena)
+    if module.peak_bytes > max(peak, plan.budget_bytes):
+        raise ReplayError(
+            f"with the arena the plan reaches {format_bytes(module.peak_bytes)} "
+            f"({module.peak_bytes} B), above its budget of {plan.budget_bytes} B: give it more, or "
+            "replay without the arena"
+        )
+    return module

@@ -167,7 +167,7 @@ def verify(
 def _predicted(module: Any, batch: Any) -> int:
     """Peak of a step with that batch, as its plan predicts it; -1 if it runs without one."""
     found = module.planned_for(batch)
-    return -1 if found is None else found.plan.peak_bytes - found.captured.graph.resident_bytes
+    return -1 if found is None else found.peak_bytes - found.captured.graph.resident_bytes
 
 
 class _Trainee:

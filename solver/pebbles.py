@@ -72,7 +72,10 @@ class _Game:
         self.reads: list[int] = []
         self.makes: list[int] = []
         self.outputs: list[int] = []  # of the graph, made by the op or by what it depends on
-        self.work = np.minimum(arrays.workspace, arrays.rerun_workspace).tolist()
+        work = np.minimum(arrays.workspace, arrays.rerun_workspace)
+        self.work = work.tolist()
+        self.credit = arrays.credit.tolist()
+        self.overwrites = arrays.overwrites.tolist()
         for op in range(count):
             inputs, outputs = arrays.inputs(op).tolist(), arrays.outputs(op).tolist()
             inputs = [t for t in inputs if self.producer[t] >= 0]
@@ -82,8 +85,8 @@ class _Game:
             for p in {self.producer[t] for t in inputs}:
                 stays |= self.outputs[p]
             self.outputs.append(stays)
-        own = [self.bytes(self.live(op, self.reads[op])) + self.work[op] for op in range(count)]
-        self.own = np.array(own, dtype=np.int64)
+        own = [self.bytes(self.live(op, self.reads[op])) for op in range(count)]
+        self.own = np.array(own, dtype=np.int64) + work - arrays.credit
 
     def live(self, op: int, state: int) -> int:
         """What is in memory while `op` runs and `state` is there before or after it."""
@@ -148,7 +151,11 @@ class _Search:
             # Outputs that p makes itself are in `live`; those after it were made before the rest.
             live = game.live(p, state) | kept
             before = (state & ~game.makes[p]) | game.reads[p]
-            self._push(max(most, game.bytes(live) + game.work[p]), before)
+            during = game.bytes(live) + game.work[p]
+            # What p may overwrite is there afterwards if it is in the state.
+            if game.credit[p] and not state >> game.overwrites[p] & 1:
+                during -= game.credit[p]
+            self._push(max(most, during), before)
 
     def _push(self, most: int, state: int) -> None:
         if state not in self._seen:

@@ -1,9 +1,13 @@
-"""Which op may put its result where one of its inputs is, and by which variant of its operator.
+"""Which op may put its result into memory that is there, and by which variant of its operator.
+
+First, into one of its inputs.
 
 Only elementwise operators with a kernel of their own for `out=` or in place: they read and write
 the same places in the same order as the plain call, so that every bit agrees, and take no memory.
 The input must be the result of another op, fill its storage as the output fills its own, and be
 read last, in base order, by this op. Whether it does die there is up to the schedule.
+
+Second, into memory that is set aside for it: that takes a kernel for `out=`, or copying.
 """
 
 from __future__ import annotations
@@ -41,6 +45,15 @@ _BACKWARD = frozenset((
 # These work in place although they are composed, of the same on a tensor of one element.
 _SCALAR = frozenset(("add_", "sub_", "mul_", "div_"))
 
+# These take `out=` as well, and compute as they do without it.
+_PLACED = frozenset(
+    (
+        "_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data", "addmm",
+        "amax", "amin", "baddbmm", "bmm", "cat", "cumsum", "mean", "mm", "sum",
+    )
+)  # fmt: skip
+_COPIES = frozenset(("aten.clone", "aten._to_copy"))
+
 
 class Variant(NamedTuple):
     """How to call an operator so that it overwrites an argument.
@@ -71,6 +84,22 @@ def variant_of(call: Call, value: int, device: torch.device) -> Variant | None:
     if found[1] is not None:
         return found[1]
     return found[0] if places[0] == 0 else None
+
+
+def placed_variant_of(call: Call, device: torch.device) -> Variant | None:
+    """The variant of `call` on `device` that writes its result where it is told to, if any.
+
+    `out` is empty for one that copies its second argument into its first.
+    """
+    target = call.target
+    if type(target) is not torch._ops.OpOverload or target.namespace != "aten":
+        return None
+    packet = str(target.overloadpacket)
+    if packet in _COPIES:
+        return Variant(torch.ops.aten.copy_.default, "")
+    if packet.removeprefix("aten.") not in _PLACED | _POINTWISE | _BACKWARD:
+        return None
+    return _variants(target, device.type.upper())[1]
 
 
 @functools.cache
@@ -131,14 +160,7 @@ def overwritable(
             maker[t] = index
 
     def fills(value: int) -> bool:
-        """Whether a value covers its storage, each element once."""
-        meta, t = value_meta[value], value_tensor[value]
-        count = 1
-        for size, stride in sorted(zip(meta.shape, meta.stride, strict=True), key=lambda it: it[1]):
-            if size != 1 and stride != count:
-                return False
-            count *= size
-        return count * meta.dtype.itemsize == nbytes[t] and meta.storage_offset == 0
+        return fills_storage(value_meta[value], nbytes[value_tensor[value]])
 
     def choice(index: int) -> int:
         op = ops[index]
@@ -175,3 +197,13 @@ def overwritable(
 
 def _look(meta: ValueMeta) -> tuple[object, ...]:
     return meta.shape, meta.stride, meta.storage_offset, meta.dtype, meta.device
+
+
+def fills_storage(meta: ValueMeta, nbytes: int) -> bool:
+    """Whether a value covers a storage of `nbytes` bytes, each element once."""
+    count = 1
+    for size, stride in sorted(zip(meta.shape, meta.stride, strict=True), key=lambda it: it[1]):
+        if size != 1 and stride != count:
+            return False
+        count *= size
+    return count * meta.dtype.itemsize == nbytes and meta.storage_offset == 0

@@ -184,7 +184,7 @@ class Events:
         np.cumsum([len(above) for above in lists[:-1]], out=pointer[1:])
         during = np.zeros(len(ops))
         for at, op in enumerate(ops):
-            work = float(arrays.rerun_workspace[op]) / memory.unit
+            work = float(arrays.rerun_workspace[op] - arrays.credit[op]) / memory.unit
             during[at] = float(memory.size[arrays.outputs(op)].sum()) + work
         return _Stage(
             base=base,
