@@ -72,8 +72,7 @@ class _Game:
         self.reads: list[int] = []
         self.makes: list[int] = []
         self.outputs: list[int] = []  # of the graph, made by the op or by what it depends on
-        work = np.minimum(arrays.workspace, arrays.rerun_workspace)
-        self.work = work.tolist()
+        self.work = np.minimum(arrays.workspace, arrays.rerun_workspace).tolist()
         self.credit = arrays.credit.tolist()
         self.overwrites = arrays.overwrites.tolist()
         for op in range(count):
@@ -86,7 +85,8 @@ class _Game:
                 stays |= self.outputs[p]
             self.outputs.append(stays)
         own = [self.bytes(self.live(op, self.reads[op])) for op in range(count)]
-        self.own = np.array(own, dtype=np.int64) + work - arrays.credit
+        # The first run of the op that the search begins with is one that happens.
+        self.own = np.array(own, dtype=np.int64) + arrays.workspace - arrays.credit
 
     def live(self, op: int, state: int) -> int:
         """What is in memory while `op` runs and `state` is there before or after it."""
