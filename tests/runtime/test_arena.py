@@ -168,7 +168,8 @@ def test_above_the_budget_is_refused() -> None:
     torch.manual_seed(0)
     captured = capture(_Net(), torch.randn(8, 16), times="none")
     schedule = Schedule.keep_everything(captured.graph)
-    plan = plan_of(captured.graph, schedule)
+    peak = simulate(captured.graph, schedule).peak_bytes
+    plan = plan_of(captured.graph, schedule, budget_bytes=peak)
     arena = plan_arena(captured.program, schedule, captured.device)
     assert arena.peak_bytes > plan.budget_bytes
     with pytest.raises(ReplayError, match=rf"{arena.peak_bytes} B\), above its budget of"):
