@@ -1,0 +1,1 @@
+"""Plans under torch.compile against PyTorch's own activation memory budget."""

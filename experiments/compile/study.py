@@ -1,0 +1,170 @@
+"""One model, compiled by inductor under PyTorch's own budgets and under ours.
+
+PyTorch's `activation_memory_budget` is a share of the bytes that it would save, not of a peak, so
+the two meet at what is measured: ours is asked for each peak that theirs was measured to have. All
+compiled steps of a model then run in turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._functorch import config as functorch_config
+
+import lowtide
+from lowtide.frontends.torch.bench import cpu_clock
+from lowtide.runtime.meter import measure_peak, measure_step_time
+from lowtide.solver.errors import InfeasibleError, NoPlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import nn
+
+    from .models import Step
+
+SETTINGS = (1.0, 0.85, 0.7, 0.5, 0.3, 0.15, 0.0)
+
+
+@dataclass
+class Row:
+    """One compiled step.
+
+    Attributes
+    ----------
+    planner, setting
+        `torch` with its share, or `lowtide` with the bytes beyond the resident ones.
+    peak_bytes, milliseconds
+        Measured peak beyond what was there before the step, and the median time; 0 without a plan.
+    predicted_bytes
+        Of a plan: its peak beyond the resident bytes.
+    overhead
+        Of a plan: predicted share of additional time.
+    gradient_error, same_bits
+        Largest distance of a gradient from eager's, over the largest gradient; whether all
+        gradients are, to the bit, those of inductor's default split.
+    compile_s
+        Seconds until the first step was done.
+    smallest_bytes
+        Where there is no plan: the smallest peak found.
+    """
+
+    model: str
+    planner: str
+    setting: float
+    peak_bytes: int = 0
+    milliseconds: float = 0.0
+    predicted_bytes: int = 0
+    overhead: float = 0.0
+    gradient_error: float = 0.0
+    same_bits: bool = False
+    compile_s: float = 0.0
+    smallest_bytes: int = 0
+
+
+class Share:
+    """Inductor with one setting of PyTorch's own budget."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Compile a graph."""
+        from torch._inductor.compile_fx import compile_fx
+
+        with functorch_config.patch(activation_memory_budget=self.share):
+            return compile_fx(gm, inputs)
+
+
+def study(
+    name: str,
+    make: Callable[[], Step],
+    *,
+    settings: Sequence[float] = SETTINGS,
+    repeats: int = 15,
+    time_limit: float = 20.0,
+    told: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Measure one model; `told` hears of each row before its time is known."""
+    torch.manual_seed(0)
+    model, batch = make()
+    model(*batch).backward()
+    plain = gradients(model)
+    runs: dict[int, Callable[[], None]] = {}
+    rows: list[Row] = []
+    default: list[torch.Tensor] = []
+
+    def add(row: Row, backend: Any) -> None:
+        torch._dynamo.config.recompile_limit = 1000
+        twin = copy.deepcopy(model)
+        twin.zero_grad()
+        run = partial(step, torch.compile(twin, backend=backend), twin, batch)
+        start = time.perf_counter()
+        try:
+            run()
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            cause = error.inner_exception
+            if not isinstance(cause, (InfeasibleError, NoPlanError)):
+                raise
+            graph_resident = resident(model, batch)
+            row.smallest_bytes = (cause.smallest_bytes or 0) - graph_resident
+            rows.append(row)
+            told(row)
+            return
+        row.compile_s = time.perf_counter() - start
+        found = gradients(twin)
+        if not default:
+            default.extend(found)
+        scale = max(float(g.abs().max()) for g in plain)
+        row.gradient_error = max(
+            float((a - b).abs().max()) / scale for a, b in zip(found, plain, strict=True)
+        )
+        row.same_bits = all(torch.equal(a, b) for a, b in zip(found, default, strict=True))
+        twin.zero_grad()
+        row.peak_bytes = measure_peak(run).peak_bytes
+        runs[len(rows)] = run
+        rows.append(row)
+        told(row)
+
+    for share in settings:
+        add(Row(name, "torch", share), Share(share))
+    for peak in sorted({row.peak_bytes for row in rows}, reverse=True):
+        budget = resident(model, batch) + peak
+        backend = lowtide.backend(budget, time_limit=time_limit)
+        row = Row(name, "lowtide", peak)
+        add(row, backend)
+        if backend.planned and row.peak_bytes:
+            plan = backend.planned[-1].plan
+            row.predicted_bytes = plan.peak_bytes - plan.resident_bytes
+            row.overhead = plan.overhead
+    times = measure_step_time(
+        {str(place): run for place, run in runs.items()}, repeats, clock=cpu_clock()
+    )
+    for place, seconds in times.items():
+        rows[int(place)].milliseconds = statistics.median(seconds) * 1e3
+    return rows
+
+
+def step(call: Callable[..., torch.Tensor], model: nn.Module, batch: Sequence[Any]) -> None:
+    """One training step without optimizer; old gradients are freed before it."""
+    model.zero_grad()
+    call(*batch).backward()  # type: ignore[no-untyped-call]
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    """Copies of all gradients."""
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def resident(model: nn.Module, batch: Sequence[torch.Tensor]) -> int:
+    """Bytes of what a compiled graph gets: parameters, buffers that training reads, the batch."""
+    counters = {n for n, b in model.named_buffers() if b.dtype is torch.int64}
+    tensors = [*model.parameters(), *(b for n, b in model.named_buffers() if n not in counters)]
+    counted = sum(b.nbytes for n, b in model.named_buffers() if n in counters)
+    return sum(t.nbytes for t in (*tensors, *batch)) + counted
