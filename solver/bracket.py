@@ -17,11 +17,13 @@ from .control import Control
 from .incumbent import Incumbent
 from .job import Job
 from .milp.backends import backend as backend_named
+from .options import Techniques
 from .pebbles import pebble_bound
 from .plan import Stop
 from .progress import Event, Silent, teller
 from .refine import Refinement, refine
 from .search.anneal import Search
+from .search.deeper import Deeper
 from .smallest import single_op_bound, smallest_found
 
 if TYPE_CHECKING:
@@ -97,18 +99,29 @@ def bracket(
         floor, _ = single_op_bound(graph, any_order=True)
         bound, _ = single_op_bound(graph)
         best = smallest_found(graph, seed, control.part(0.4), any_order=order == "any")
-        reached = top = best.peak + graph.resident_bytes
+        reached = best.peak + graph.resident_bytes
 
         def tell(note: str) -> None:
             told.update(Event(control.elapsed, reached, bound, reached, note))
+
+        def take(found: Found, note: str) -> None:
+            nonlocal best, reached
+            if found.peak < best.peak:
+                best, reached = found, found.peak + graph.resident_bytes
+                tell(note)
 
         tell("search")
         floor = max(floor, pebble_bound(graph, control.part(0.3), enough=reached))
         bound = max(bound, floor)
         tell("pebble game")
+        deeper = Deeper(
+            graph, seed, best, bound - graph.resident_bytes, control, any_order=order == "any"
+        )
         state = Refinement()
         undecided: int | None = None
         while not control.over and reached - bound > gap * reached:
+            if undecided is not None and undecided >= reached:
+                undecided = None
             top = reached if undecided is None else undecided
             budget, share = (top + bound) // 2, 0.2
             if undecided is not None and top - bound <= NEAR * (reached - bound):
@@ -119,13 +132,14 @@ def bracket(
                 bound, undecided = budget + 1, None
                 tell(f"nothing fits {budget} B")
             elif found is not None and found.peak < best.peak:
-                best, undecided = found, None
-                reached = best.peak + graph.resident_bytes
-                tell("integer program")
+                undecided = None
+                take(found, "integer program")
             elif budget == undecided and not slot.over:
                 break  # nothing finer is known
             else:
                 undecided = budget
+            take(deeper.best, "search")
+        take(deeper.finish(), "search")
     stop = Stop.DONE
     if reached - bound > gap * reached:
         stop = Stop.INTERRUPTED if control.interrupt.is_set() else Stop.TIME_LIMIT
@@ -152,6 +166,14 @@ def _fits(
     incumbent = Incumbent(budget_bytes - graph.resident_bytes, base_ns, control, Silent())
     # Any schedule within the budget will do: its gap is below 1.
     job = Job(
-        graph, budget_bytes, incumbent, Search(graph, seed), backend, gap=1.0, threads=1, seed=seed
+        graph,
+        budget_bytes,
+        incumbent,
+        Search(graph, seed),
+        backend,
+        gap=1.0,
+        threads=1,
+        seed=seed,
+        techniques=Techniques(polish=False),
     )
     return refine(job, state), incumbent.best

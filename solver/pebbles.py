@@ -41,7 +41,7 @@ def pebble_bound(graph: Graph, control: Control, *, enough: int) -> int:
     room = enough - graph.resident_bytes
     order = np.argsort(-game.own, kind="stable").tolist()
     searches: list[_Search] = []
-    best = 0
+    best = int(graph.arrays.size[graph.arrays.output != 0].sum())  # at the end
     for op in order:
         if control.over:
             break
