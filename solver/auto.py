@@ -42,7 +42,10 @@ def auto(job: Job, starts: list[Found], refinement: Refinement) -> bool:
     possible = single_op_bound(graph)[0] <= job.budget_bytes
 
     def spare() -> bool:
-        return cycles == 0 or job.threads > 2 or beside.give_way(cycles)
+        if cycles == 0 or job.threads > 2:
+            return True
+        # Where another order is ahead, nothing but the sequence search improves on it.
+        return incumbent.best is incumbent.in_order and beside.give_way(cycles)
 
     inner = replace(job, threads=max(1, job.threads - 1))
     if job.threads > 1 and job.moves is None and job.techniques.long_runs:
