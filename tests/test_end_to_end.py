@@ -130,6 +130,27 @@ def test_a_step_under_a_budget_is_exact(name: str, budget: str) -> None:
     assert plan.peak_bytes <= plan.budget_bytes
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "mlp" else pytest.mark.slow) for name in ZOO]
+)
+def test_a_step_on_existing_gradients_is_exact(name: str) -> None:
+    """The same for a later micro-batch: old gradients count, new ones are added to them."""
+    case, captured = profiled(name)
+    captured = captured.accumulating()
+    graph = captured.graph
+    plan = plan_within(graph, "60%", 2.0)
+    assert plan.schedule.recomputes() > 0
+    module = lowtide.replay(captured, plan)
+    batches = [case.batch(seed) for seed in range(3)]
+    found = lowtide.verify(case.model, module, batches, optimizer=None, repeats=1)
+    assert found.ok, found.first_difference
+    assert found.replay_peak_bytes == plan.peak_bytes - plan.resident_bytes
+    assert plan.resident_bytes > plan.existing_gradient_bytes == graph.existing_gradient_bytes > 0
+    # Without gradients at the start it takes less, those that it makes included.
+    fresh = measured_peak(module, batches[0])
+    assert fresh <= found.replay_peak_bytes + plan.existing_gradient_bytes
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_a_plain_loop_agrees(name: str) -> None:
     """The same without `verify`: a plain loop over plain and replayed module sees equal bits."""

@@ -32,8 +32,10 @@ _SHARE_NS = 40_000_000  # wall time for the samples of a short call
 _LONG_NS = 300_000_000  # a call that takes this long is timed once
 _CUDA_BATCH_NS = 2_000_000
 # Written before each sample, to leave the caches as the ops of a step leave them to each other: of
-# 0, 1, 4, 16 and 64 MiB, between 4 and 16 came closest to the times of ops within whole steps.
-_SCRATCH_BYTES = 8 << 20
+# 0, 1, 4, 8, 12, 16 and 64 MiB, 16 came closest to the times of ops within whole steps (1 MiB of
+# second-level cache, 32 MiB shared). With 8, ops that only move memory looked up to three times
+# too fast, and with them the step without recomputation.
+_SCRATCH_BYTES = 16 << 20
 CUDA_BLOCK_BYTES = 512
 
 

@@ -34,6 +34,8 @@ _OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adafactor": torch.optim.Adafactor,
 }
 
+_FAST = ("adam amsgrad", "adamw fused", "sgd nesterov", "rmsprop", "adagrad", "adafactor")
+
 
 def _model() -> nn.Module:
     """Matrices, vectors, a half-precision island, a frozen and an unused parameter."""
@@ -73,7 +75,10 @@ def _real_bytes(optimizer: torch.optim.Optimizer, model: nn.Module) -> int:
     return sum(seen)
 
 
-@pytest.mark.parametrize("name", _OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in _FAST else pytest.mark.slow) for n in _OPTIMIZERS],
+)
 def test_foretold_state_is_real_state(name: str) -> None:
     """As a class with settings, as an instance, and as one that has stepped already."""
     make = _OPTIMIZERS[name]

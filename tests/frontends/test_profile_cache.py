@@ -83,7 +83,7 @@ def test_damaged_file_is_ignored(
 def test_other_versions_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of another layout version counts as empty."""
     ProfileCache(CPU, tmp_path).update({"a": _measurement()})
-    monkeypatch.setattr(profile_cache, "VERSION", 2)
+    monkeypatch.setattr(profile_cache, "VERSION", profile_cache.VERSION + 1)
     assert ProfileCache(CPU, tmp_path).get("a") is None
 
 

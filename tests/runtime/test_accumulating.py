@@ -69,7 +69,10 @@ def _measured(case: Case, module: ReplayModule) -> tuple[int, int]:
     return resident + fresh, resident + there + again
 
 
-@pytest.mark.parametrize("stages", [None, 5, 100])
+@pytest.mark.parametrize(
+    "stages",
+    [pytest.param(None, marks=pytest.mark.slow), 5, pytest.param(100, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", _ALL)
 def test_peak_on_existing_gradients_is_exact(name: str, stages: int | None) -> None:
     """Kept, recomputed or reordered: the peak is the predicted one, and without gradients lower."""

@@ -9,7 +9,7 @@ from lowtide.solver.check import check_peak
 from lowtide.solver.errors import CheckError
 from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.schedule import Schedule
-from lowtide.solver.simulate import simulate
+from lowtide.solver.simulate import peak_on_existing, simulate
 
 from .strategies import with_computes
 
@@ -86,6 +86,31 @@ def test_an_input_that_stays_is_not_overwritten(size: int, steps: tuple[int, ...
     result = simulate(graph, steps)
     assert result.during_bytes[2] == 13 + size
     assert result.peak_bytes == check_peak(graph, Schedule(steps).to_text())
+
+
+def test_peak_on_existing_gradients() -> None:
+    """The old gradients count throughout; a new one that was added to its old one does not stay."""
+    graph = Graph(
+        "two gradients",
+        (
+            Op("a", "k", 1, (), (0,)),
+            Op("ga", "k", 1, (0,), (1,)),
+            Op("b", "k", 1, (0,), (2,)),
+            Op("gb", "k", 1, (2,), (3,)),
+        ),
+        (
+            Tensor("a", 10),
+            Tensor("ga", 100, output=True),
+            Tensor("b", 30),
+            Tensor("gb", 1000, output=True),
+        ),
+    )
+    keep = Schedule.keep_everything(graph)
+    assert simulate(graph, keep).during_bytes == (10, 110, 140, 1130)
+    assert peak_on_existing(graph, keep, [(1, 1), (3, 3)]) == 1100 + 1030
+    assert peak_on_existing(graph, keep, [(3, 1), (3, 3)]) == 1100 + 1130
+    assert peak_on_existing(graph, keep, []) == 1130
+    assert peak_on_existing(graph, [], []) == 0
 
 
 def test_rerun_over_a_live_output_holds_two_copies() -> None:
