@@ -3,8 +3,8 @@
 One pass over the ops in order, with a counter for each result of how many ops have yet to read it.
 An op whose input has a counter of one may write into its memory (in-place); memory whose counter
 has fallen to zero is taken by a later result (sharing), also across sizes: a tag grows to the
-largest result that it ever holds. Nothing is recomputed; the paper reports two to three times less memory
-than with memory of its own for each result.
+largest result that it ever holds. Nothing is recomputed; the paper reports two to three times less
+memory than with memory of its own for each result.
 """
 
 from __future__ import annotations
