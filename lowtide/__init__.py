@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .runtime.compile.partitioner import partitioner as partitioner
     from .runtime.fit import fit as fit
     from .runtime.replay import replay as replay
+    from .runtime.trainer import fit_trainer as fit_trainer
     from .runtime.verify import verify as verify
     from .solver.check import check as check
     from .solver.checkpoint import checkpoint as checkpoint
@@ -53,6 +54,7 @@ else:
         "partitioner": ".runtime.compile.partitioner",
         "fit": ".runtime.fit",
         "replay": ".runtime.replay",
+        "fit_trainer": ".runtime.trainer",
         "verify": ".runtime.verify",
         "check": ".solver.check",
         "checkpoint": ".solver.checkpoint",

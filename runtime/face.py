@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from torch import nn
+from .disguise import Disguise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from torch import nn
 
-class Face(nn.Module):
+
+class Face(Disguise):
     """Passes for the module `_wrapped`, whose tables of parameters and children it shares."""
 
     _wrapped: Any
@@ -25,7 +27,7 @@ class Face(nn.Module):
         return getattr(wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set on the wrapped module what it has and this one has not of its own."""
+        """Set on the wrapped module all but what this one has of its own, and private news."""
         wrapped = self._holder(name)
         if wrapped is None:
             super().__setattr__(name, value)
@@ -40,10 +42,15 @@ class Face(nn.Module):
             delattr(wrapped, name)
 
     def _holder(self, name: str) -> nn.Module | None:
-        """The wrapped module if the attribute is its own, None if it is this one's or new."""
+        """The module that an attribute belongs to, None for this one.
+
+        New attributes are the wrapped module's, except private ones, in which libraries note what
+        they did to the module they were given.
+        """
         wrapped: nn.Module | None = self.__dict__.get("_wrapped")
-        own = wrapped is None or name in self.__dict__ or hasattr(type(self), name)
-        return None if own or not hasattr(wrapped, name) else wrapped
+        if wrapped is None or name in self.__dict__ or hasattr(type(self), name):
+            return None
+        return None if name.startswith("_") and not hasattr(wrapped, name) else wrapped
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *dir(self._wrapped)})

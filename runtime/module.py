@@ -27,6 +27,7 @@ from .autograd import Run, Tangent, attach, quiet, refuse
 from .behaviour import behaviours_of
 from .codegen import generate
 from .differences import explain
+from .disguise import class_for
 from .face import Face
 from .fsdp import Units, run_forward
 from .guards import Guards
@@ -35,7 +36,7 @@ from .pickling import register
 from .transforms import in_transform, refuse_duals, transform_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ..frontends.torch.captured import Captured
     from ..frontends.torch.program import Program
@@ -46,8 +47,11 @@ if TYPE_CHECKING:
     from .code import StepCode
     from .shapes import Shapes
 
-_SHARED_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-_CONTAINER_METHODS = ("__len__", "__getitem__", "__iter__", "__contains__")
+_SHARED_TABLES = (
+    "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set",
+    "_state_dict_hooks", "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 
 
 class Wiring:
@@ -421,8 +425,8 @@ class ReplayModule(Face):
     # The module -----------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """Class of the wrapped module and the plan's peak."""
-        return f"{type(self._wrapped).__name__}, peak_bytes={self.peak_bytes}"
+        """That it is replayed, and the plan's peak."""
+        return f"replayed by lowtide, peak_bytes={self.peak_bytes}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReplayModule:
         """A copy with its own module; the plan and the generated code are shared."""
@@ -461,26 +465,5 @@ def build_module(
 ) -> ReplayModule:
     """The module for a plan that was already checked; with `shapes`, for further ones, too."""
     planned = Planned.of(captured, plan, exact=shapes is not None, arena=arena)
-    return _class_for(type(captured.model))(*planned, shapes)
-
-
-_classes: dict[tuple[str, ...], type[ReplayModule]] = {}
-
-
-def _class_for(wrapped: type[nn.Module]) -> type[ReplayModule]:
-    """`ReplayModule` with the container methods of `wrapped`, which Python looks up by class."""
-    names = tuple(name for name in _CONTAINER_METHODS if hasattr(wrapped, name))
-    if not names:
-        return ReplayModule
-    if names not in _classes:
-        methods = {name: _forwarder(name) for name in names}
-        _classes[names] = type("ReplayModule", (ReplayModule,), methods)
-    return _classes[names]
-
-
-def _forwarder(name: str) -> Callable[..., Any]:
-    def method(self: ReplayModule, *args: Any) -> Any:
-        return getattr(self._wrapped, name)(*args)
-
-    method.__name__ = name
-    return method
+    made: ReplayModule = class_for(ReplayModule, type(captured.model))(*planned, shapes)
+    return made

@@ -171,7 +171,7 @@ def test_hooks_on_the_outside_and_in_eval_mode_work() -> None:
 
 
 def test_number_set_on_the_outside_reaches_the_model() -> None:
-    """Setting and deleting what the wrapped module has reaches it; what is new stays outside."""
+    """Setting and deleting reaches the wrapped module; private news stay outside."""
     module = _replayed()
     model: Any = module.captured.model
     module.scale = 5.0
@@ -182,9 +182,11 @@ def test_number_set_on_the_outside_reaches_the_model() -> None:
         assert torch.equal(module(X), square(model(X)))
     module.scale = 2.0
     module(X)
-    module.note = "outside"
-    assert not hasattr(model, "note")
-    assert module.note == "outside"
+    module.note = "for the model"
+    assert model.note == "for the model"
+    module._note = "of a library"
+    assert not hasattr(model, "_note")
+    assert module._note == "of a library"
     del module.scale
     assert not hasattr(model, "scale")
 

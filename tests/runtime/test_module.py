@@ -134,7 +134,7 @@ def test_pickle() -> None:
     torch.save(module, stream)
     stream.seek(0)
     twin = torch.load(stream, weights_only=False)
-    assert type(twin) is ReplayModule
+    assert isinstance(twin, ReplayModule)
     assert torch.equal(_loss(twin, batch), wanted)
     assert next(twin.parameters()) is not next(module.parameters())
 
