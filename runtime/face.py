@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from ..solver.errors import ReplayError
 from .disguise import Disguise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import nn
+
+# Methods by which a library trains a module without calling it.
+_STEPS = ("training_step",)
 
 
 class Face(Disguise):
@@ -24,6 +28,12 @@ class Face(Disguise):
             wrapped = self.__dict__.get("_wrapped")
             if wrapped is None:
                 raise
+        if name in _STEPS and hasattr(wrapped, name):
+            raise ReplayError(
+                f"{name} is a method of the plain {type(wrapped).__name__}, which it would train "
+                "without the plan: fit the network that it calls (self.model = lowtide.fit(...)), "
+                "not the LightningModule"
+            )
         return getattr(wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

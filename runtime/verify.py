@@ -7,7 +7,7 @@ one by the plan. Nothing of the caller's changes.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,8 +17,12 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.capture import split_batch
 from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError
+from .differences import same_strides
 from .meter import measure_peak, measure_step_time, medians
 from .rng import random_states, set_random_states
+from .verification import Item as Item
+from .verification import Verification as Verification
+from .verification import verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,71 +30,6 @@ if TYPE_CHECKING:
     from .module import ReplayModule
 
 _Record = dict[str, torch.Tensor | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One comparison: what, at which step, and how it differs (empty if it does not)."""
-
-    step: int
-    kind: str
-    name: str
-    difference: str
-
-    @property
-    def equal(self) -> bool:
-        """Whether both runs agree in every bit."""
-        return not self.difference
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Outcome of `verify`.
-
-    Attributes
-    ----------
-    items
-        One per loss, gradient, buffer, parameter and generator state of each step.
-    plain_peak_bytes, replay_peak_bytes
-        Measured peak of one step (forward and backward), beyond what was allocated before; -1 if
-        not measured. On gradients of an earlier step if the plan is for that.
-    predicted_peak_bytes
-        The same as the plan of the last batch predicts it: peak minus resident bytes.
-    plain_seconds, replay_seconds
-        Median time of a step; nan if not measured.
-    """
-
-    items: tuple[Item, ...]
-    plain_peak_bytes: int
-    replay_peak_bytes: int
-    predicted_peak_bytes: int
-    plain_seconds: float
-    replay_seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything is equal in every bit."""
-        return all(item.equal for item in self.items)
-
-    @property
-    def first_difference(self) -> str | None:
-        """The first difference in words, None if there is none."""
-        for item in self.items:
-            if not item.equal:
-                return f"step {item.step}: {item.kind} {item.name}: {item.difference}"
-        return None
-
-    def table(self) -> list[tuple[str, int, int]]:
-        """Rows (kind, number compared, number equal)."""
-        kinds = list(dict.fromkeys(item.kind for item in self.items))
-        return [
-            (
-                kind,
-                sum(item.kind == kind for item in self.items),
-                sum(item.kind == kind and item.equal for item in self.items),
-            )
-            for kind in kinds
-        ]
 
 
 def verify(
@@ -154,20 +93,8 @@ def verify(
             peaks, seconds = _measure(plain_run, replay_run, batches[-1], pick, repeats, kept)
     finally:
         set_random_states(start)
-    return Verification(
-        items=tuple(items),
-        plain_peak_bytes=peaks[0],
-        replay_peak_bytes=peaks[1],
-        predicted_peak_bytes=_predicted(replay_run.model, batches[-1]),
-        plain_seconds=seconds[0],
-        replay_seconds=seconds[1],
-    )
-
-
-def _predicted(module: Any, batch: Any) -> int:
-    """Peak of a step with that batch, as its plan predicts it; -1 if it runs without one."""
-    found = module.planned_for(batch)
-    return -1 if found is None else found.peak_bytes - found.captured.graph.resident_bytes
+    found = replay_run.model.planned_for(batches[-1])  # type: ignore[operator]
+    return verification(items, peaks, seconds, found)
 
 
 class _Trainee:
@@ -207,14 +134,17 @@ class _Trainee:
         for parameter in self.parameters().values():
             parameter.grad = None
 
-    def step(self, batch: Any, pick: Callable[[Any], torch.Tensor]) -> tuple[Any, list[Any]]:
-        """Forward and backward of one batch; the loss, and the leaves of the batch."""
+    def step(
+        self, batch: Any, pick: Callable[[Any], torch.Tensor]
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Forward and backward of one batch; the loss, leaves of the batch, and other outputs."""
         _, args, kwargs = split_batch(batch)
         # The caller of a step holds all that it returns until the backward is done.
         output = self.call(args, kwargs)
         loss = pick(output)
         loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach(), pytree.tree_leaves((args, kwargs))
+        others = [leaf for leaf in pytree.tree_leaves(output) if leaf is not loss]
+        return loss.detach(), pytree.tree_leaves((args, kwargs)), others
 
     def train(
         self,
@@ -229,8 +159,12 @@ class _Trainee:
         stepper = _optimizer(optimizer, parameters.values(), learning_rate)
         records: list[_Record] = []
         for batch in batches:
-            loss, leaves = self.step(copy_batch(batch), pick)
+            loss, leaves, others = self.step(copy_batch(batch), pick)
             record: _Record = {"loss\t": _host(loss)}
+            for place, leaf in enumerate(others):
+                if isinstance(leaf, torch.Tensor):
+                    record[f"output\t{place}"] = _host(leaf)
+            del others
             for name, parameter in parameters.items():
                 record[f"gradient\t{name}"] = _host(parameter.grad)
             for place, leaf in enumerate(leaves):
@@ -307,6 +241,8 @@ def _difference(a: torch.Tensor | None, b: torch.Tensor | None) -> str:
             return f"{what} {one} plain, {other} replayed"
     if a.layout is not torch.strided:
         a, b = a.coalesce().to_dense(), b.coalesce().to_dense()
+    if not same_strides(a, b.stride()):
+        return f"strides {a.stride()} plain, {b.stride()} replayed"
     if a.numel() == 0 or torch.equal(_bits(a), _bits(b)):
         return ""
     wide = torch.complex128 if a.is_complex() else torch.float64

@@ -93,6 +93,7 @@ def replay(
         compared = ", ".join(f"{equal} of {count} {kind}" for kind, count, equal in parity.table())
         rows.append(("equal in every bit", compared))
         document["verified"] = parity.ok
+        document["verification"] = parity.document()
         document["first_difference"] = parity.first_difference
     terminal.product(facts(rows), document)
     if parity is not None and not parity.ok:

@@ -12,6 +12,7 @@ from lowtide.runtime.trainer import fit_trainer
 from lowtide.solver.errors import InputError, ReplayError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 transformers = pytest.importorskip("transformers")
@@ -22,6 +23,14 @@ pytestmark = [
 ]
 
 VOCABULARY, LENGTH = 61, 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests of the same step share a plan."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path_factory.mktemp("plans")))
+        yield
 
 
 def _model() -> Any:
@@ -41,8 +50,8 @@ def _rows(count: int) -> list[dict[str, torch.Tensor]]:
 
 def _trainer(folder: Path, rows: int = 16, kind: Any = None, **options: Any) -> Any:
     arguments = transformers.TrainingArguments(
-        str(folder), per_device_train_batch_size=2, max_steps=4, report_to=[], use_cpu=True,
-        logging_steps=1, disable_tqdm=True, seed=3, **{"save_strategy": "no", **options},
+        str(folder), per_device_train_batch_size=2, report_to=[], use_cpu=True, logging_steps=1,
+        disable_tqdm=True, seed=3, **{"save_strategy": "no", "max_steps": 4, **options},
     )  # fmt: skip
     return (kind or transformers.Trainer)(
         model=_model(), args=arguments, train_dataset=_rows(rows), eval_dataset=_rows(3)
@@ -51,7 +60,7 @@ def _trainer(folder: Path, rows: int = 16, kind: Any = None, **options: Any) -> 
 
 def _replayed(folder: Path, **options: Any) -> Any:
     trainer = _trainer(folder, **options)
-    module = fit_trainer(trainer, memory_budget="70%", times="roofline", time_limit=30)
+    module = fit_trainer(trainer, memory_budget="70%", times="roofline", time_limit=4)
     assert trainer.model is module
     assert module.plan.schedule.recomputes() > 0
     return trainer
@@ -92,9 +101,16 @@ class _OwnLoss(Trainer):  # type: ignore[misc]
         {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5},
         {"bf16": True, "eval_strategy": "steps", "eval_steps": 2},
         {"label_smoothing_factor": 0.1},
+        {"rows": 3, "max_steps": 3},
         {"kind": _OwnLoss},
     ],
-    ids=["accumulation and clipping", "bf16 and evaluation", "label smoothing", "own loss"],
+    ids=[
+        "accumulation and clipping",
+        "bf16 and evaluation",
+        "label smoothing",
+        "smaller last batch",
+        "own loss",
+    ],
 )
 def test_training_is_the_same(options: dict[str, Any], tmp_path: Path) -> None:
     """Losses, gradient norms, evaluations and parameters of four steps equal those without."""
@@ -138,7 +154,7 @@ def test_random_state_is_left_alone(tmp_path: Path) -> None:
     """Looking at the first batch, capturing and solving draw nothing."""
     trainer = _trainer(tmp_path)
     before = torch.get_rng_state()
-    fit_trainer(trainer, memory_budget="100%", times="roofline", time_limit=30)
+    fit_trainer(trainer, memory_budget="100%", times="roofline", time_limit=4)
     assert torch.equal(before, torch.get_rng_state())
     assert not trainer.accelerator.gradient_state.in_dataloader
 
@@ -174,7 +190,10 @@ def test_a_trainer_that_cannot_start_is_refused(tmp_path: Path) -> None:
 
 def test_other_autocast_is_refused(tmp_path: Path) -> None:
     """A model captured in float32 does not train under the trainer's bfloat16 unnoticed."""
-    module = _replayed(tmp_path).model
+    trainer = _trainer(tmp_path)
+    module = fit_trainer(
+        trainer, memory_budget="100%", times="roofline", time_limit=4, on_new_shape="refuse"
+    )
     trainer = _trainer(tmp_path, bf16=True)
     trainer.model = trainer.model_wrapped = module
     with pytest.raises(ReplayError, match="autocast on cpu is on"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import random
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from lowtide.solver.errors import InputError, ReplayError
 from lowtide.solver.schedule import Schedule
 
 from .models import Case, fresh, make
-from .schedules import plan_of
+from .schedules import plan_of, random_schedule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,3 +109,121 @@ def test_a_loss_in_an_output_is_found() -> None:
     loss = torch.ones((), requires_grad=True)
     for out in (loss, {"loss": loss, "logits": torch.ones(3)}, (loss, torch.ones(3))):
         assert _loss(out) is loss
+
+
+def test_gradients_and_optimizer_of_the_caller_stay() -> None:
+    """A verification in the middle of training changes nothing of it."""
+    case, module = _replayed("mlp")
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(*case.batch(0)).backward()
+    optimizer.step()
+    gradients = [(p.grad, p.grad.clone()) for p in module.parameters() if p.grad is not None]
+    assert gradients
+    state = [v.clone() for s in optimizer.state.values() for v in s.values()]
+    random.seed(1)
+    drawn = random.getstate()
+    assert _verify(case, module).ok
+    assert next(p.grad for p in module.parameters()) is gradients[0][0]
+    assert all(torch.equal(now, before) for now, before in gradients)
+    now = [v for s in optimizer.state.values() for v in s.values()]
+    assert all(map(torch.equal, now, state))
+    assert random.getstate() == drawn
+
+
+def test_report() -> None:
+    """The table says what was compared, the peaks beside the prediction and the budget, times."""
+    case, module = _replayed("mlp")
+    found = verify(case.model, module, [case.batch(0), case.batch(1)], repeats=2)
+    text = str(found)
+    for words in ("gradient", "random state", "first difference  none", "budget", "predicted"):
+        assert words in text
+    document = json.loads(json.dumps(found.document()))
+    assert document["equal"] is True
+    assert document["differences"] == []
+    assert {"kind": "loss", "count": 2, "equal": 2} in document["compared"]
+    graph, plan = module.captured.graph, module.plan
+    assert document["budget_bytes"] == plan.budget_bytes
+    assert document["predicted_peak_bytes"] == plan.peak_bytes
+    assert document["measured_peak_bytes"] == found.replay_peak_bytes + graph.resident_bytes
+    assert found.measured_overhead == document["measured_overhead"] > -1
+    assert document["predicted_overhead"] == plan.overhead == 0
+
+
+def test_report_without_measurements_and_with_a_difference() -> None:
+    """What was not measured is null; differences are listed, the first one in the text."""
+    case, module = _replayed("mlp")
+    scope = module._wiring.code.forward.__globals__
+    gelu = scope["gelu"]
+    scope["gelu"] = lambda *words, **more: gelu(*words, **more) * 2
+    found = _verify(case, module)
+    assert not found.ok
+    assert str(found.first_difference) in str(found)
+    assert "budget" not in str(found)
+    document = found.document()
+    assert document["measured_peak_bytes"] is None
+    assert document["seconds"] is None
+    assert math.isnan(found.measured_overhead)
+    assert len(document["differences"]) == sum(not item.equal for item in found.items)
+    assert document["first_difference"].startswith("step 0: loss: largest difference")
+
+
+def _wrong(function: Any, called: list[Any]) -> Any:
+    """The op with results that are off: numbers scaled, masks turned around; notes its calls."""
+
+    def spoil(result: Any) -> Any:
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(spoil, result))
+        if not isinstance(result, torch.Tensor):
+            return result
+        if result.is_floating_point():
+            return result * 1.25
+        if result.dtype is torch.bool:
+            return ~result
+        return result + 1 if result.dim() == 0 else result  # indices must stay valid
+
+    def wrong(*words: Any, **more: Any) -> Any:
+        called.append(function)
+        return spoil(function(*words, **more))
+
+    return wrong
+
+
+def test_every_wrong_op_is_found() -> None:
+    """Each op of forward and backward in turn computes something else: always reported."""
+    case, captured = fresh("cnn")
+    schedule = random_schedule(captured.graph, random.Random(3))
+    module = replay(captured, plan_of(captured.graph, schedule))
+    code = module._wiring.code
+    scope = code.forward.__globals__
+    assert code.backward.__globals__ is scope
+    operators = {
+        name: value
+        for name, value in scope.items()
+        if type(value).__name__ == "builtin_function_or_method" and f"{name}(" in code.source
+    }
+    ran = 0
+    for name, right in operators.items():
+        called: list[Any] = []
+        scope[name] = _wrong(right, called)
+        found = verify(case.model, module, [case.batch(0)], measure=False)
+        scope[name] = right
+        assert found.ok is not bool(called), name
+        ran += bool(called)
+    assert ran >= 18
+    assert _verify(case, module).ok
+
+
+def test_dropout_drawn_anew_is_found() -> None:
+    """A recomputation that draws another mask changes gradients: a wrong plan, not a wrong op."""
+    case, captured = fresh("mlp")
+    for seed in range(20):
+        schedule = random_schedule(captured.graph, random.Random(seed), drop=0.6)
+        module: Any = replay(captured, plan_of(captured.graph, schedule))
+        if "set_state(" in module.code:
+            break
+    code = module._wiring.code
+    assert code.forward.__globals__["set_state"]
+    code.forward.__globals__["set_state"] = lambda *_: None
+    found = _verify(case, module)
+    assert not found.ok
+    assert "random state" in {item.kind for item in found.items if not item.equal}

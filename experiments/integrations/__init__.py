@@ -1,0 +1,1 @@
+"""Where lowtide goes into a training program: a plain loop, Hugging Face, Lightning."""
