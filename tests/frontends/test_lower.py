@@ -197,6 +197,9 @@ def test_parameter_gradients_are_not_deferred() -> None:
     assert made["3.weight"] < made["2.weight"] < made["1.weight"] < made["0.weight"]
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="older tracers leave the check out, and so does the plan"
+)
 def test_checks_are_kept_and_run_once() -> None:
     """An operator with an effect and no result stays in its phase."""
     captured = step_of(lambda self, x: torch.linalg.inv(self.weight).sum())
