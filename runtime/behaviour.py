@@ -7,7 +7,7 @@ closely by the functions here, which also name the difference.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 
 from .differences import modules_of
 from .fsdp import same_class
+from .outside import Place, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +58,10 @@ class Behaviour:
         Table to the keys of its hooks.
     tensors
         Attribute that is a constant of the program, to the value of the program.
+    functions
+        Attributes that are plain functions.
+    outside
+        For the model itself: what the step reads elsewhere.
     """
 
     path: str
@@ -66,6 +71,8 @@ class Behaviour:
     children: int
     hooks: dict[str, tuple[int, ...]]
     tensors: dict[str, int]
+    functions: dict[str, Any]
+    outside: tuple[Place, ...] = ()
 
     @classmethod
     def of(cls, path: str, module: nn.Module, constants: Mapping[int, int]) -> Behaviour:
@@ -84,6 +91,12 @@ class Behaviour:
                 name: constants[id(value)]
                 for name, value in state.items()
                 if isinstance(value, torch.Tensor) and id(value) in constants
+            },
+            {
+                name: value
+                for name, value in state.items()
+                if isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
+                and name != "forward"
             },
         )
 
@@ -104,6 +117,12 @@ class Behaviour:
                 f"{where} has {len(module._modules)} children and had {self.children} when "
                 "captured: capture and solve again"
             )
+        for name, function in self.functions.items():
+            if module.__dict__.get(name) is not function:
+                of = f"{self.path}.{name}" if self.path else name
+                return (
+                    f"{of} is another function than it was when captured: capture and solve again"
+                )
         for table, keys in self.hooks.items():
             found = hook_keys(module.__dict__.get(table, {}))
             if found != keys:
@@ -122,7 +141,12 @@ def behaviours_of(program: Program, model: nn.Module, loss_fn: Any) -> tuple[Beh
     constants = {id(s.tensor): s.value for s in program.inputs if s.kind == "constant"}
     modules = modules_of(model, loss_fn)
     paths = [path for path in program.training if path in modules]
-    return tuple(Behaviour.of(path, modules[path], constants) for path in paths)
+    found = [Behaviour.of(path, modules[path], constants) for path in paths]
+    if found:
+        known = {name: modules[name] for name in paths}
+        outside = places_of(known, loss_fn, constants)
+        found[0] = replace(found[0], outside=outside)
+    return tuple(found)
 
 
 def hook_keys(table: Mapping[int, Any]) -> tuple[int, ...]:

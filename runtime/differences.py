@@ -116,9 +116,13 @@ def _behaviour_differences(
         words = then.difference(modules[then.path])
         if words is not None:
             yield words
-        for name, value in then.tensors.items():
-            where = f"{then.path}.{name}" if then.path else name
-            found = modules[then.path].__dict__.get(name)
+        prefix = f"{then.path}." if then.path else ""
+        state = modules[then.path].__dict__
+        places = [
+            (f"{prefix}{name}", value, state.get(name)) for name, value in then.tensors.items()
+        ]
+        places += [(p.label, p.value, p.read(modules)) for p in then.outside if p.value >= 0]
+        for where, value, found in places:
             if not isinstance(found, torch.Tensor):
                 yield f"{where} was a tensor when captured and is none now: capture again"
                 continue
@@ -139,6 +143,13 @@ def _behaviour_differences(
                 )
             if tensors.setdefault(value, found) is not found:
                 yield f"{where} and another attribute were one tensor when captured: capture again"
+        for place in then.outside:
+            found = place.read(modules)
+            if place.value < 0 and not same_literal(found, place.plain):
+                yield (
+                    f"{place.label} is {found!r} and was {place.plain!r} when captured, which is a "
+                    "constant of the plan: capture and solve again"
+                )
 
 
 def _settings_differences(program: Program, model: nn.Module, loss_fn: Any) -> Iterator[Difference]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ..frontends.torch.program import InputSpec, Program
+    from .outside import Place
 
 
 class Guards:
@@ -149,6 +150,7 @@ def _write(
         body.append(f"if not ({_leaf_test(f'a{place}', guard, names, exact)}): return None")
     body += _state_lines(program, inputs, behaviours, names, late, exact)
     live = {value for found in behaviours for value in found.tensors.values()}
+    live |= {place.value for found in behaviours for place in found.outside}
     results = []
     for place, spec in enumerate(inputs):
         if late is not None and place in late:
@@ -167,7 +169,11 @@ def _write(
         given = ", ".join(f"a{place}" for place in range(len(program.guards)))
         lines.append(f"        if first_changed({questions}, [{given}]): return None")
     lines += [f"        return [{', '.join(results)}]"]
-    lines += ["    except (AttributeError, KeyError, TypeError):", "        return None", ""]
+    lines += [
+        "    except (AttributeError, IndexError, KeyError, TypeError, ValueError):",
+        "        return None",
+        "",
+    ]
     return "\n".join(lines), names.globals
 
 
@@ -245,6 +251,8 @@ def _behaviour_lines(
         closer = f"hook_keys({state}[{table!r}]) != {keys!r}"
         tests.append(closer if keys else f"{state}[{table!r}] and {closer}")
     lines = [f"{state} = {module}.__dict__", f"if {' or '.join(tests)}: return None"]
+    for name, function in found.functions.items():
+        lines.append(f"if {state}[{name!r}] is not {names.bind(function, name)}: return None")
     for name, value in found.tensors.items():
         target = tensors[value]
         if value in bound:
@@ -253,6 +261,19 @@ def _behaviour_lines(
             lines.append(f"{target} = {state}[{name!r}]")
             bound.add(value)
     return lines
+
+
+def _outside_lines(
+    place: Place, text: str, tensors: dict[int, str], bound: set[int], names: Namespace
+) -> list[str]:
+    """Read a tensor from outside of the modules, or compare a number."""
+    if place.value < 0:
+        return [f"if {text} != {write_argument(place.plain, names, lambda _: None)}: return None"]
+    target = tensors[place.value]
+    if place.value in bound:
+        return [f"if {text} is not {target}: return None"]
+    bound.add(place.value)
+    return [f"{target} = {text}"]
 
 
 def _state_lines(
@@ -298,6 +319,9 @@ def _state_lines(
     for found in behaviours:
         strict = late is None
         lines += _behaviour_lines(found, module(found.path), tensors, bound, names, strict)
+    for there in (place for found in behaviours for place in found.outside):
+        root = names.bind(there.root, "outside") if there.path is None else module(there.path)
+        lines += _outside_lines(there, f"{root}{there.code}", tensors, bound, names)
     settings: dict[str, list[str]] = {}
     for path, name, value in program.settings:
         text = write_argument(value, names, lambda _: None)

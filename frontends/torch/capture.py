@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -23,7 +23,9 @@ from .step import Root, Step
 from .watch import error_origin
 
 if TYPE_CHECKING:
+    from ...runtime.behaviour import Behaviour
     from .optimizer_state import OptimizerLike
+    from .program import Program
 
 
 class Traced(NamedTuple):
@@ -154,6 +156,8 @@ def capture_call(
         guards=tuple(guard(leaf, where) for leaf in flat),
         extra_resident_bytes=extra_resident_bytes,
     )
+    behaviours = behaviours_of(program, model, loss_fn)
+    refuse_hidden(step, program, behaviours)
     captured = Captured(
         program=program,
         model=model,
@@ -162,7 +166,7 @@ def capture_call(
         batch_style=style,
         example=tuple(example(leaf) for leaf in flat),
         device=home,
-        behaviours=behaviours_of(program, model, loss_fn),
+        behaviours=behaviours,
     )
     if optimizer is not None:
         captured = captured.with_optimizer(optimizer)
@@ -182,6 +186,28 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
         except Exception as error:
             raise CaptureError(failure(error, step.names)) from error
     return Traced(step, mode, home, joint)
+
+
+def refuse_hidden(step: Step, program: Program, behaviours: Sequence[Behaviour]) -> None:
+    """Refuse tensors from outside that cannot be found again: another one would go unseen.
+
+    Raises
+    ------
+    CaptureError
+        If the step reads one that is neither in a module nor in a closure, global or container
+        that can be reached from one.
+    """
+    found = {value for then in behaviours for value in then.tensors.values()}
+    found |= {place.value for then in behaviours for place in then.outside}
+    met = {id(source.real) for source in step.sources if source.kind == "constant"}
+    for spec in program.inputs:
+        if spec.kind == "constant" and id(spec.tensor) in met and spec.value not in found:
+            assert spec.tensor is not None
+            raise CaptureError(
+                f"the step reads a tensor of shape {list(spec.tensor.shape)} that is kept where it "
+                "cannot be found again, so that a replay would not notice another in its place; "
+                "make it a buffer or an attribute of the model, or pass it in the batch"
+            )
 
 
 def with_times(captured: Captured, times: str) -> Captured:
