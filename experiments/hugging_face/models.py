@@ -40,6 +40,8 @@ _SEQ2SEQ: dict[str, Any] = {
     "decoder_start_token_id": 1,
     **_SPECIAL,
 }
+# or the first forward sets it
+_CLASSES = {"problem_type": "single_label_classification"}
 _IMAGE: dict[str, Any] = {
     "hidden_size": WIDTH,
     "intermediate_size": 2 * WIDTH,
@@ -79,6 +81,8 @@ class Entry:
         Makes a batch from a seed.
     refusal
         Part of the message with which the model is refused; empty if it is captured.
+    warm
+        Whether to run it once before: it sets attributes of its own in the first forward.
     """
 
     family: str
@@ -87,6 +91,7 @@ class Entry:
     options: dict[str, Any]
     batch: Callable[[int], dict[str, Any]]
     refusal: str = ""
+    warm: bool = False
 
     def make(self) -> nn.Module:
         """The model in training mode, the same each time."""
@@ -95,6 +100,9 @@ class Entry:
         torch.manual_seed(0)
         config = getattr(transformers, self.config)(**self.options)
         model: nn.Module = getattr(transformers, self.model)(config)
+        if self.warm:
+            with torch.no_grad():
+                model.eval()(**self.batch(0))
         return model.train()
 
 
@@ -181,7 +189,7 @@ MODELS: dict[str, Entry] = {
     # encoders
     "bert": Entry("encoder", "BertConfig", "BertForMaskedLM", _text(), text),
     "roberta": Entry(
-        "encoder", "RobertaConfig", "RobertaForSequenceClassification", _text(), classes
+        "encoder", "RobertaConfig", "RobertaForSequenceClassification", _text(**_CLASSES), classes
     ),
     "distilbert": Entry(
         "encoder", "DistilBertConfig", "DistilBertForMaskedLM",
@@ -189,8 +197,12 @@ MODELS: dict[str, Entry] = {
          "n_heads": HEADS, "max_position_embeddings": 2 * LENGTH, "pad_token_id": 0}, text,
     ),
     "electra": Entry(
+        "encoder", "ElectraConfig", "ElectraForMaskedLM", _text(embedding_size=16), text
+    ),
+    "electra-pretraining": Entry(
         "encoder", "ElectraConfig", "ElectraForPreTraining", _text(embedding_size=16),
         lambda seed: {**text(seed), "labels": (_ids(seed + 9) > 30).long()},
+        refusal="active_logits = logits.view",
     ),
     "albert": Entry("encoder", "AlbertConfig", "AlbertForMaskedLM", _text(embedding_size=16), text),
     "deberta-v2": Entry(
@@ -262,20 +274,23 @@ MODELS: dict[str, Entry] = {
     ),
     "marian": Entry("encoder-decoder", "MarianConfig", "MarianMTModel", _SEQ2SEQ, pairs),
     # vision
-    "vit": Entry("vision", "ViTConfig", "ViTForImageClassification", _IMAGE, images),
+    "vit": Entry(
+        "vision", "ViTConfig", "ViTForImageClassification", {**_IMAGE, **_CLASSES}, images
+    ),
     "swin": Entry(
         "vision", "SwinConfig", "SwinForImageClassification",
         {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2],
-         "num_heads": [2, 4], "window_size": 4, "drop_path_rate": 0.0}, images,
+         "num_heads": [2, 4], "window_size": 4, "drop_path_rate": 0.1, **_CLASSES},
+        images, warm=True,
     ),
     "convnext": Entry(
         "vision", "ConvNextConfig", "ConvNextForImageClassification",
-        {"hidden_sizes": [16, 32], "depths": [2, 2], "num_stages": 2, "drop_path_rate": 0.0},
-        images,
+        {"hidden_sizes": [16, 32], "depths": [2, 2], "num_stages": 2, "drop_path_rate": 0.1,
+         **_CLASSES}, images,
     ),
     "resnet": Entry(
         "vision", "ResNetConfig", "ResNetForImageClassification",
-        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2]}, images,
+        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2], **_CLASSES}, images,
     ),
     "clip": Entry(
         "vision", "CLIPConfig", "CLIPModel",
@@ -287,8 +302,18 @@ MODELS: dict[str, Entry] = {
         {**_SOUND, "layerdrop": 0.0, "apply_spec_augment": False}, sounds,
     ),
     "hubert": Entry(
+        "audio", "HubertConfig", "HubertForSequenceClassification",
+        {**_SOUND, "layerdrop": 0.0, "apply_spec_augment": False}, sounds,
+    ),
+    "hubert-ctc": Entry(
         "audio", "HubertConfig", "HubertForCTC",
         {**_SOUND, "layerdrop": 0.0, "apply_spec_augment": False}, spoken,
+        refusal="labels.masked_select",
+    ),
+    "wav2vec2-layerdrop": Entry(
+        "audio", "Wav2Vec2Config", "Wav2Vec2ForSequenceClassification",
+        {**_SOUND, "layerdrop": 0.1, "apply_spec_augment": False}, sounds,
+        refusal="dropout_probability",
     ),
     "whisper": Entry(
         "audio", "WhisperConfig", "WhisperForConditionalGeneration",
