@@ -59,6 +59,8 @@ def judge() -> Any:
 def run(path: Path, how: str) -> dict[str, Any]:
     """All batches of a case: `plain`, by `fit`, or by a plan that recomputes `all` or `some`."""
     tools, case = judge(), load(path)
+    example: Any = None
+    losses: list[Any] = []
 
     def wrap(model: Any, _mode: str, loss_fn: Any) -> Any:
         if how == "plain":
@@ -83,8 +85,6 @@ def run(path: Path, how: str) -> dict[str, Any]:
         losses.append(loss)
         return model, example, lambda out: out
 
-    example: Any = None
-    losses: list[Any] = []
     case.make = made
     tools.wrap = lambda model, mode, _loss: wrap(model, mode, losses[-1])
     state: dict[str, Any] = tools.run(case, "replayed")
