@@ -2,8 +2,9 @@
 
 First, into one of its inputs.
 
-Only elementwise operators with a kernel of their own for `out=` or in place: they read and write
-the same places in the same order as the plain call, so that every bit agrees, and take no memory.
+Only elementwise operators with a kernel of their own for `out=` or in place, and softmax: they read
+and write the same places in the same order as the plain call, so that every bit agrees, and take no
+memory.
 The input must be the result of another op, fill its storage as the output fills its own, and be
 read last, in base order, by this op. Whether it does die there is up to the schedule.
 
@@ -42,6 +43,10 @@ _BACKWARD = frozenset((
     "tanh_backward", "threshold_backward",
 ))  # fmt: skip
 
+# Of these, too, on the CPU: it sums over a row before it writes there, each place read once more.
+_BY_ROWS = frozenset(
+    ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data")
+)
 # These work in place although they are composed, of the same on a tensor of one element.
 _SCALAR = frozenset(("add_", "sub_", "mul_", "div_"))
 
@@ -78,7 +83,8 @@ def variant_of(call: Call, value: int, device: torch.device) -> Variant | None:
         return None
     places = [i for i, arg in enumerate(call.args) if arg == ValueRef(value)]
     name = str(target.overloadpacket).removeprefix("aten.")
-    if not places or not (name in _POINTWISE or (name in _BACKWARD and places[0] == 0)):
+    first = name in _BACKWARD or (name in _BY_ROWS and device.type == "cpu")
+    if not places or not (name in _POINTWISE or (first and places == [0])):
         return None
     found = _variants(target, device.type.upper())
     if found[1] is not None:

@@ -84,6 +84,22 @@ def test_same_bits_and_no_memory(name: str, shape: tuple[int, ...]) -> None:
     assert _check(target, turned, rest) == places
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(5, 1), (7, 1000), (3, 4, 70), (2, 3, 5, 6)], ids=str)
+def test_softmax_by_rows(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Softmax and its gradient write over what they read, along any dimension."""
+    aten = torch.ops.aten
+    x, gradient = (t.to(dtype) for t in _tensors("softmax", 2, shape))
+    for dim in range(len(shape)):
+        for log in ("", "_log"):
+            forward, backward = (getattr(aten, f"{log}_softmax{s}") for s in ("", "_backward_data"))
+            assert _check(forward.default, [x], (dim, False)) == [0]
+            y = forward(x, dim, False)
+            assert _check(backward.default, [gradient, y], (dim, dtype)) == [0]
+    call = Call(aten._softmax.default, (ValueRef(0), 1, False), {}, (9,), False)
+    assert variant_of(call, 0, torch.device("cuda")) is None
+
+
 def test_masks_and_numbers() -> None:
     """Forms with a mask or a number: only what they have a kernel for."""
     aten = torch.ops.aten
