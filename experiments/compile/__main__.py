@@ -1,6 +1,6 @@
 """Compiled plans against PyTorch's own: `python -m experiments.compile [--models gpt] [--json]`.
 
-Compiling takes minutes for each model. Results of one run are in `results.json`.
+Compiling takes minutes for each model. `results.json` holds the rows of one run, of the MLP only.
 """
 
 from __future__ import annotations

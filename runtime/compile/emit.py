@@ -147,8 +147,7 @@ def saved_nodes(joint: JointGraph, late: Sequence[int]) -> list[fx.Node]:
     for result in joint.ends.gradients:
         if result is not None:
             read(found.leaves[result])
-    order = {node: place for place, node in enumerate(found.roles)}
     return sorted(
         needed,
-        key=lambda n: (bool(n.meta.get(UNCHECKED)), n not in joint.ends.primals, order[n]),
+        key=lambda n: (bool(n.meta.get(UNCHECKED)), n not in joint.ends.primals, found.place[n]),
     )

@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from lowtide.frontends.torch.compile.inline import expressions
 from lowtide.frontends.torch.compile.joint import BOUNDARY, JointGraph, joint_graph
 from lowtide.frontends.torch.compile.private import ends_of, merge_equal_nodes
 from lowtide.frontends.torch.compile.roles import Role
@@ -220,3 +221,24 @@ def test_cheap_expressions_are_not_kept() -> None:
     read = {joint.graph.tensors[t].name for t in last.inputs}
     assert read == {"relu_default", "tangents_1", "mm_default_2"}
     assert ends_of(graph, 1).gradients == (masked,)
+
+
+def test_expressions_run_in_graph_order() -> None:
+    """A node that two parts of an expression share is computed before both."""
+    graph = fx.Graph()
+    x = graph.placeholder("primals_1")
+    x.meta["val"] = torch.empty(4, 4)
+    aten: Any = torch.ops.aten
+
+    def call(target: Any, *args: Any) -> fx.Node:
+        node = graph.call_function(target, args)
+        node.meta["val"] = torch.empty(4, 4)
+        return node
+
+    shared = call(aten.sin.default, x)
+    inner = call(aten.cos.default, shared)
+    outer = call(aten.add.Tensor, inner, shared)
+    result = call(aten.mul.Tensor, shared, outer)
+    graph.output((result,))
+    found = expressions(graph, [result])
+    assert found.closure(result) == [shared, inner, outer, result]

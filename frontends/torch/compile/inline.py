@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -61,20 +62,19 @@ class Expressions:
 
         For a node that is inlined, too: an expression that ends in a view, for example.
         """
-        found: list[fx.Node] = []
         seen = {node}
-        stack: list[tuple[fx.Node, bool]] = [(node, False)]
+        stack = [node]
         while stack:
-            item, done = stack.pop()
-            if done:
-                found.append(item)
-                continue
-            stack.append((item, True))
-            for source in reversed(item.all_input_nodes):
+            for source in stack.pop().all_input_nodes:
                 if source not in seen and self.leaves[source] != (source,):
                     seen.add(source)
-                    stack.append((source, False))
-        return found
+                    stack.append(source)
+        return sorted(seen, key=self.place.__getitem__)
+
+    @cached_property
+    def place(self) -> dict[fx.Node, int]:
+        """Of each node: its place in the graph."""
+        return {node: place for place, node in enumerate(self.roles)}
 
 
 def expressions(graph: fx.Graph, returned: Iterable[fx.Node]) -> Expressions:
