@@ -40,7 +40,7 @@ SLOW = (
     "fsdp_evaluates",
     "fsdp1_one_unit",
 )
-SECONDS = 200
+SECONDS = 300
 
 
 @functools.cache
