@@ -11,10 +11,11 @@ from ..solver.errors import InputError
 from ..solver.schedule import Schedule
 from ..solver.simulate import simulate
 from ..solver.units import parse_budget
-from .module import Planned, build_module
+from .module import build_module
 from .plan_cache import solve_cached
 from .ranks import in_group, plan_together
 from .shapes import Settings, Shapes, solving
+from .wiring import Planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

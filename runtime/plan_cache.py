@@ -109,7 +109,10 @@ def adapted(plan: Plan, before: Graph, graph: Graph) -> Plan | None:
 
 
 def _shape(op: msgspec.Struct) -> tuple[object, ...]:
-    return tuple(getattr(op, name) for name in ("kind", "inputs", "outputs", "recompute", "phase"))
+    return tuple(
+        getattr(op, name)
+        for name in ("kind", "inputs", "outputs", "recompute", "phase", "overwrites")
+    )
 
 
 def _read(path: Path, graph: Graph, budget_bytes: int) -> Plan | None:

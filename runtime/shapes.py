@@ -22,8 +22,8 @@ from ..solver.errors import InputError, LowtideError, ReplayError
 from ..solver.plan import Stop
 from .differences import differences, explain, same_literal
 from .flatten import leaf_names
-from .module import Planned
 from .plan_cache import Solving, adapted, solve_cached
+from .wiring import Planned
 
 if TYPE_CHECKING:
     from .differences import Difference

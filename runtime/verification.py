@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..solver.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from .module import Planned
+    from .wiring import Planned
 
 
 @dataclass(frozen=True, slots=True)

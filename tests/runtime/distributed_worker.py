@@ -28,9 +28,9 @@ from torch.nn.parallel import DistributedDataParallel
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.autograd import Run
 from lowtide.runtime.fit import fit
-from lowtide.runtime.module import ReplayModule, Wiring
 from lowtide.runtime.ranks import everyones, odd_ones
 from lowtide.runtime.replay import replay
+from lowtide.runtime.wiring import Wiring
 
 from ..models import Gpt, square, tokens
 from .schedules import plan_of, random_schedule, reordered
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowtide.frontends.torch.captured import Captured
+    from lowtide.runtime.module import ReplayModule
 
     Wrap = Callable[[nn.Module], nn.Module]
 

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.module import ReplayModule, Wiring
+from lowtide.runtime.module import ReplayModule
 from lowtide.runtime.replay import replay
+from lowtide.runtime.wiring import Wiring
 from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule
 

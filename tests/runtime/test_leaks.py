@@ -11,8 +11,9 @@ from torch import nn
 
 import lowtide
 from lowtide.runtime.meter import measure_peak
-from lowtide.runtime.module import ReplayModule, Wiring
+from lowtide.runtime.module import ReplayModule
 from lowtide.runtime.replay import replay
+from lowtide.runtime.wiring import Wiring
 from lowtide.solver.errors import ReplayError
 
 from ..plans import recomputing

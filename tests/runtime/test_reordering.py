@@ -17,9 +17,9 @@ from lowtide.frontends.torch.capture import capture, split_batch
 from lowtide.frontends.torch.output import flatten_output
 from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.meter import measure_peak
-from lowtide.runtime.module import Wiring
 from lowtide.runtime.replay import replay
 from lowtide.runtime.verify import verify
+from lowtide.runtime.wiring import Wiring
 from lowtide.solver.schedule import Schedule
 
 from ..frontends import models as captured_models

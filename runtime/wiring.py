@@ -1,0 +1,181 @@
+"""A plan with the code that runs it: what is constant over calls and copies of a module."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..frontends.torch.deliveries import is_accumulating
+from ..solver.simulate import peak_on_existing, simulate
+from ..solver.units import format_bytes
+from .algorithms import warn_of_benchmarks
+from .arena import plan_arena
+from .autograd import Tangent
+from .behaviour import behaviours_of
+from .codegen import generate
+from .fsdp import Units
+from .guards import Guards
+from .hold import held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from ..frontends.torch.captured import Captured
+    from ..frontends.torch.program import Program
+    from ..solver.plan import Plan
+    from ..solver.schedule import Schedule
+    from .arena import Arena
+    from .behaviour import Behaviour
+    from .code import StepCode
+
+
+class Wiring:
+    """How the generated code of one step is connected: constant over calls and copies."""
+
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        *,
+        stages: int | None = None,
+        behaviours: Sequence[Behaviour] = (),
+        units: Units | None = None,
+        exact: bool = False,
+        arena: Arena | None = None,
+    ) -> None:
+        self.program = program
+        self.units = units
+        self.arena = arena
+        sharding = None if units is None else units.sharding
+        self.code: StepCode = generate(
+            program, schedule, stages=stages, arena=arena, sharding=sharding
+        )
+        late = None if sharding is None else sharding.of_input
+        self.guards = Guards(program, behaviours, late, exact=exact)
+        kept = [i for i, spec in enumerate(program.inputs) if spec.kind != "tangent"]
+        place_of_input = {index: place for place, index in enumerate(kept)}
+        self.leaves = [
+            [place_of_input[program.gradients[g].input] for g in stage]
+            for stage in self.code.stages
+            if stage
+        ]
+        self.input_names = [
+            program.inputs[i].fqn or f"input {program.inputs[i].position}" for i in kept
+        ]
+        specs = program.outputs
+        by_value = [
+            [spec for spec in specs if spec.value == value] for value in self.code.output_values
+        ]
+        self.differentiable = [
+            place for place, same in enumerate(by_value) if any(s.differentiable for s in same)
+        ]
+        self.refused = [
+            place
+            for place, same in enumerate(by_value)
+            if place not in self.differentiable and any(s.refuse_backward for s in same)
+        ]
+        self.tangents = self._tangents()
+        self.plain_leaves = [spec.literal for spec in specs]
+        self.existing_peak_bytes = self._existing_peak(schedule)
+        self.alarm = ""
+
+    def _existing_peak(self, schedule: Schedule) -> int:
+        """Predicted peak of a step that adds to gradients of an earlier backward."""
+        program = self.program
+        graph = program.graph if self.arena is None else self.arena.graph
+        if is_accumulating(graph):
+            return simulate(graph, schedule).peak_bytes
+        leaving = []
+        for end, stage in zip(self.code.stage_ends, self.code.stages, strict=True):
+            for spec in (program.gradients[g] for g in stage):
+                if spec.value is not None and program.inputs[spec.input].kind == "param":
+                    leaving.append((end, program.value_tensor[spec.value]))
+        return peak_on_existing(graph, schedule, leaving)
+
+    def limit(self, budget_bytes: int) -> None:
+        """Arm the alarm: once, if a step on existing gradients needs more than the budget."""
+        need = self.existing_peak_bytes
+        if need > budget_bytes:
+            self.alarm = (
+                f"this backward adds to gradients that are there already: the step then needs "
+                f"{format_bytes(need)} ({need} B), more than its budget of "
+                f"{format_bytes(budget_bytes)} ({budget_bytes} B), for the plan is for steps that "
+                "begin without gradients. Capture or fit with accumulate=True, or call zero_grad() "
+                "before each step"
+            )
+
+    def warn(self) -> None:
+        """Say once that the budget is exceeded."""
+        text, self.alarm = self.alarm, ""
+        if text:
+            warnings.warn(text, UserWarning, stacklevel=2)
+
+    def _tangents(self) -> list[Tangent]:
+        """Which gradient of which output becomes which tangent.
+
+        A value that stands at several output leaves is one tensor, whose gradient autograd has
+        summed: it goes to the first tangent. Outputs that alias an input pass their gradient on
+        by themselves.
+        """
+        found: list[Tangent] = []
+        used: set[int] = set()
+        for spec in self.program.inputs:
+            if spec.kind != "tangent":
+                continue
+            kind, place = self.code.leaves[spec.position]
+            output = -1
+            if kind == "value" and place in self.differentiable and place not in used:
+                used.add(place)
+                output = self.differentiable.index(place)
+            meta = self.program.value_meta[spec.value]
+            found.append(Tangent(output, meta.shape, meta.stride, meta.dtype, meta.device))
+        return found
+
+
+class Planned(NamedTuple):
+    """A captured step, a plan for it, and the code that runs it."""
+
+    captured: Captured
+    plan: Plan
+    wiring: Wiring
+
+    @classmethod
+    def of(
+        cls, captured: Captured, plan: Plan, *, exact: bool = False, arena: bool = False
+    ) -> Planned:
+        """Generate the code of a plan that was checked; `exact` as in `Guards`."""
+        then = captured.behaviours
+        if then is None:
+            then = behaviours_of(captured.program, captured.model, captured.loss_fn)
+        plan = held_back(captured.program, plan)
+        warn_of_benchmarks(captured, plan.schedule)
+        place = plan_arena(captured.program, plan.schedule, captured.device) if arena else None
+        wiring = Wiring(captured.program, plan.schedule, behaviours=then, exact=exact, arena=place)
+        wiring.limit(plan.budget_bytes)
+        return cls(captured, plan, wiring)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak, resident bytes included: the plan's, or that with the arena."""
+        arena = self.wiring.arena
+        return self.plan.peak_bytes if arena is None else arena.peak_bytes
+
+    def rewired(self, model: nn.Module) -> Planned:
+        """The same plan as code for the children that are sharded now; itself if it is that."""
+        wiring = self.wiring
+        units = Units(wiring.program, model)
+        if units.key == (() if wiring.units is None else wiring.units.key):
+            return self
+        units.agree(self.plan.steps)
+        new = Wiring(
+            wiring.program,
+            self.plan.schedule,
+            behaviours=wiring.guards.behaviours,
+            units=units,
+            exact=wiring.guards.exact,
+            arena=wiring.arena,
+        )
+        new.limit(self.plan.budget_bytes)
+        return self._replace(wiring=new)
