@@ -85,6 +85,12 @@ class ReplayModule(Face):
         return self._first.peak_bytes
 
     @property
+    def arena(self) -> Arena | None:
+        """The buffer that it runs in, and what it allocates outside; None without one."""
+        wiring: Wiring = self._wiring
+        return wiring.arena
+
+    @property
     def existing_peak_bytes(self) -> int:
         """Predicted peak of a step on gradients of an earlier backward, which are counted.
 

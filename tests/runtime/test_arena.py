@@ -47,7 +47,8 @@ def test_arena_is_exact(name: str, seed: int) -> None:
     if seed >= 0:
         schedule = random_schedule(captured.graph, random.Random(seed), drop=0.4)
     module = _in_arena(captured, schedule)
-    arena = module._wiring.arena
+    arena = module.arena
+    assert arena is not None
     assert arena.size_bytes > 0
     assert "new_arena" in module.code
     found = verify(case.model, module, [case.batch(i) for i in range(3)], repeats=1)
@@ -185,3 +186,19 @@ def test_copies_and_pickles_keep_the_arena() -> None:
         for run in (plain, twin):
             run(x)[0].backward()
         assert _same(_gradients(plain), _gradients(twin))
+
+
+def test_steps_that_add_to_gradients() -> None:
+    """Gradients that are handed over have memory of their own, whether earlier ones are there."""
+    torch.manual_seed(5)
+    model, x = _Net(), torch.randn(8, 16)
+    plain = copy.deepcopy(model)
+    captured = capture(model, x, times="none").accumulating()
+    module = _in_arena(captured, Schedule.keep_everything(captured.graph))
+    size = module._wiring.arena.size_bytes
+    for run in (plain, module):
+        for factor in (1, 2, 3):
+            run(factor * x)[0].backward()
+    kept = [p.grad for p in module.parameters() if p.grad is not None]
+    assert all(gradient.untyped_storage().nbytes() != size for gradient in kept)
+    assert _same(_gradients(plain), _gradients(module))
