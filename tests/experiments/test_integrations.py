@@ -50,6 +50,7 @@ def test_example(example: str) -> None:
     _same(example)
 
 
+@pytest.mark.slow
 def test_lightning_accumulates_and_saves(tmp_path: Path) -> None:
     """Accumulated gradients, validation in between, and a checkpoint that the original loads."""
     trained = _same(

@@ -95,21 +95,17 @@ class _OwnLoss(Trainer):  # type: ignore[misc]
         return (loss, outputs) if return_outputs else loss
 
 
+_SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5},
-        {"bf16": True, "eval_strategy": "steps", "eval_steps": 2},
-        {"label_smoothing_factor": 0.1},
-        {"rows": 3, "max_steps": 3},
-        {"kind": _OwnLoss},
-    ],
-    ids=[
-        "accumulation and clipping",
-        "bf16 and evaluation",
-        "label smoothing",
-        "smaller last batch",
-        "own loss",
+        pytest.param({"gradient_accumulation_steps": 2, "max_grad_norm": 0.5}, id="accumulation"),
+        pytest.param({"bf16": True, "eval_strategy": "steps", "eval_steps": 2}, id="bf16"),
+        pytest.param({"label_smoothing_factor": 0.1}, id="label smoothing", marks=_SLOW),
+        pytest.param({"rows": 3, "max_steps": 3}, id="smaller last batch", marks=_SLOW),
+        pytest.param({"kind": _OwnLoss}, id="own loss", marks=_SLOW),
     ],
 )
 def test_training_is_the_same(options: dict[str, Any], tmp_path: Path) -> None:
