@@ -313,7 +313,7 @@ MODELS: dict[str, Entry] = {
     "wav2vec2-layerdrop": Entry(
         "audio", "Wav2Vec2Config", "Wav2Vec2ForSequenceClassification",
         {**_SOUND, "layerdrop": 0.1, "apply_spec_augment": False}, sounds,
-        refusal="dropout_probability",
+        refusal="skip_the_layer",
     ),
     "whisper": Entry(
         "audio", "WhisperConfig", "WhisperForConditionalGeneration",
