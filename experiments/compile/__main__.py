@@ -1,4 +1,4 @@
-"""Compiled plans against PyTorch's own: `python -m experiments.compile [--models gpt] [--output FILE]`.
+"""Compiled plans against PyTorch's own: `python -m experiments.compile [--models gpt]`.
 
 Compiling takes minutes for each model. `results.json` holds one run on a busy machine: mlp and cnn
 with all settings, gpt with three.
