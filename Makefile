@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.lowtide-ready
 # Two cores are enough for everything here, and one thread gives steady clocks.
 export OMP_NUM_THREADS ?= 1
+# Tests that run at the same time.
+WORKERS ?= 2
 
 .PHONY: demo test test-slow lint format setup clean
 
@@ -14,10 +16,10 @@ demo: setup
 	$(BIN)/python -m experiments.demo --out demo-out
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 test-slow: setup
-	$(BIN)/python -m pytest -q -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow"
 
 lint: setup
 	$(BIN)/ruff check .

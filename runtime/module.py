@@ -29,6 +29,7 @@ from .wiring import Planned, Wiring
 if TYPE_CHECKING:
     from ..frontends.torch.captured import Captured
     from ..solver.plan import Plan
+    from .arena import Arena
     from .shapes import Shapes
 
 _SHARED_TABLES = (

@@ -44,8 +44,10 @@ def test_commands_it_lists_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands == [
         "capture",
         "check",
+        "checkpoint",
         "compare",
         "env",
+        "memory",
         "replay",
         "report",
         "smallest",
