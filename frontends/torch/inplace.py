@@ -47,7 +47,8 @@ _BACKWARD = frozenset((
 _BY_ROWS = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data")
 )
-# These work in place although they are composed, of the same on a tensor of one element.
+# With a number these are composed, of the same on a tensor of one element: so they are in place.
+# (`mul_.Scalar` swaps its factors, and rounds the number to bfloat16 where the plain one does not.)
 _SCALAR = frozenset(("add_", "sub_", "mul_", "div_"))
 
 # These take `out=` as well, and compute as they do without it.
@@ -120,7 +121,7 @@ def _variants(target: Any, key: str) -> tuple[Variant | None, Variant | None]:
         same = [(a.name, str(a.type)) for a in overload._schema.arguments] == plain
         scalar = sibling.__name__ in _SCALAR and target._overloadname == "Scalar"
         if same and (scalar or _own_kernel(overload, key)):
-            in_place = Variant(overload, "")
+            in_place = Variant(sibling.Tensor if scalar else overload, "")
     for overload_name in packet.overloads():
         overload = getattr(packet, overload_name)
         arguments = overload._schema.arguments

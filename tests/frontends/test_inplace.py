@@ -108,6 +108,9 @@ def test_masks_and_numbers() -> None:
     for name in ("add", "sub", "mul", "div"):
         assert _check(getattr(aten, name).Scalar, [x], (3,)) == [0]
         assert _check(getattr(aten, name).Tensor, [x], (0.3,)) == [0]
+        for narrow in (torch.bfloat16, torch.float16):
+            for form in ("Scalar", "Tensor"):
+                assert _check(getattr(getattr(aten, name), form), [x.to(narrow)], (0.7,)) == [0]
     call = Call(aten.where.self, (ValueRef(0), ValueRef(1), ValueRef(2)), {}, (9,), False)
     variant = variant_of(call, 2, CPU)
     assert variant is not None
