@@ -104,10 +104,15 @@ def trained(module: torch.nn.Module, loss_fn: Any, batches: list[Any]) -> list[t
     return [*seen, torch.get_rng_state()]
 
 
+_LONG = ("llama", "bert")
+
+
 def matrix() -> list[Any]:
     """All pairs of model and budget; one budget of each is fast."""
     return [
-        pytest.param(name, budget, marks=() if budget == _FAST else pytest.mark.slow)
+        pytest.param(
+            name, budget, marks=() if budget == _FAST and name not in _LONG else pytest.mark.slow
+        )
         for name in ZOO
         for budget in BUDGETS
     ]

@@ -27,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_switch_is_left_out_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows for everything and for each field; missing instances are said; rows are found again."""
     results = folder / "out.json"

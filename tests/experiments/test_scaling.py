@@ -23,6 +23,7 @@ def test_exponent_of_a_power_law(power: float) -> None:
     assert math.isclose(exponent(rows, "cpu_seconds"), power, rel_tol=1e-9)
 
 
+@pytest.mark.slow
 def test_residual_networks_keep_the_budget_of_the_root() -> None:
     """Memory at four times the depth is about twice, at less than one more forward run."""
     rows = measure(FAMILIES[0], (30, 120), gap=0.05, time_limit=6.0)

@@ -102,7 +102,9 @@ _SLOW = pytest.mark.slow
     "options",
     [
         pytest.param({"gradient_accumulation_steps": 2, "max_grad_norm": 0.5}, id="accumulation"),
-        pytest.param({"bf16": True, "eval_strategy": "steps", "eval_steps": 2}, id="bf16"),
+        pytest.param(
+            {"bf16": True, "eval_strategy": "steps", "eval_steps": 2}, id="bf16", marks=_SLOW
+        ),
         pytest.param({"label_smoothing_factor": 0.1}, id="label smoothing", marks=_SLOW),
         pytest.param({"rows": 3, "max_steps": 3}, id="smaller last batch", marks=_SLOW),
         pytest.param({"kind": _OwnLoss}, id="own loss", marks=_SLOW),

@@ -29,7 +29,7 @@ def test_no_schedule_has_a_smaller_peak(data: st.DataObject, graph: Graph) -> No
 
 
 @given(graph=graphs(max_ops=7, training=False))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_no_search_gets_below_it(graph: Graph) -> None:
     """Not in any order either."""
     found = smallest_found(graph, 0, Control())

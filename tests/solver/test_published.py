@@ -23,7 +23,7 @@ FOLDER = Path(
         ("monet_vgg16_176_ckm", "9GiB", 2.347),
         ("monet_vgg16_176_ckm", "10GiB", 2.028),
         ("monet_un_11_ckm", "10GiB", 2.412),
-        ("monet_resnet50_184_ckm", "8GiB", 8.105),
+        pytest.param("monet_resnet50_184_ckm", "8GiB", 8.105, marks=pytest.mark.slow),
     ],
 )
 def test_published_instances_are_solved_to_proven_optimality(
