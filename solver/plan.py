@@ -8,6 +8,7 @@ from functools import cached_property
 import msgspec
 
 from .schedule import Schedule
+from .units import format_bytes, format_percent
 
 
 class Status(StrEnum):
@@ -65,6 +66,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
     versions: dict[str, str]
     steps: tuple[str, ...]
     existing_gradient_bytes: int = 0
+
+    def __str__(self) -> str:
+        """One line: what the plan is for, what it takes, what it costs."""
+        return (
+            f"plan of {self.graph_name} by {self.method}: peak {format_bytes(self.peak_bytes)} of "
+            f"{format_bytes(self.budget_bytes)}, overhead {format_percent(self.overhead)}, "
+            f"{self.status.value}"
+        )
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -146,7 +146,8 @@ def limiting_op(graph: Graph, computes: Sequence[int]) -> str:
     """Name of the op during which the peak of a sequence of executions occurs."""
     simulation = simulate(graph, Schedule.from_computes(graph, computes))
     op = graph.ops[simulation.ops[simulation.peak_position]]
-    return f"{op.name} ({op.source})" if op.source else op.name
+    where = op.source or (f"in module {op.module}" if op.module else "")
+    return f"{op.name} ({where})" if where else op.name
 
 
 def smallest_budget(graph: Graph, *, time_limit: float = 20.0, seed: int = 0) -> int:

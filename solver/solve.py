@@ -30,7 +30,7 @@ from .schedule import Schedule
 from .search.anneal import Search
 from .simulate import simulate
 from .smallest import baseline_starts, limiting_op, single_op_bound, smallest_found
-from .units import format_bytes, format_percent, parse_budget
+from .units import format_bytes, format_percent_up, parse_budget
 
 if TYPE_CHECKING:
     import threading
@@ -272,11 +272,11 @@ def _infeasible(job: Job, found: Found, reason: str, *, proven: bool) -> Infeasi
     graph = job.graph
     budget_bytes, smallest = job.budget_bytes, found.peak + graph.resident_bytes
     setter = limiting_op(graph, found.computes)
+    room = _peak(graph) - graph.resident_bytes
+    share = f", or {format_percent_up(found.peak / room)} as a budget" if room > 0 else ""
     return InfeasibleError(
         f"no schedule fits {format_bytes(budget_bytes)} ({budget_bytes} B){reason}; the smallest "
-        f"budget found is {format_bytes(smallest)} ({smallest} B, "
-        f"{format_percent(smallest / _peak(graph))} of the peak without recomputation), set by "
-        f"{setter}",
+        f"budget found is {format_bytes(smallest)} ({smallest} B{share}), set by {setter}",
         smallest_bytes=smallest,
         limiting_op=setter,
         proven=proven,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from .errors import InputError
@@ -132,6 +133,11 @@ def format_seconds(nanoseconds: int | float) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value:.0f} ns"
+
+
+def format_percent_up(fraction: float) -> str:
+    """A fraction as percent, rounded up: as a budget it gives no less than the fraction does."""
+    return f"{math.ceil(1000.0 * fraction) / 10.0:.1f}%"
 
 
 def format_percent(fraction: float) -> str:

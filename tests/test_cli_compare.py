@@ -40,7 +40,7 @@ def test_table_has_a_line_for_each_method_and_budget(
     assert first.startswith("budget 50%: ")
     assert second.startswith("budget max: ")
     assert second.endswith(" B, 100.0%)")
-    assert "no plan: smallest budget" in lines[0]
+    assert "no plan: smallest peak seen " in lines[0]
     assert "0.000%" in lines[2]
 
 

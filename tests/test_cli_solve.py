@@ -7,16 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from lowtide.__main__ import main
+from lowtide.commands.summary import plan_rows
 from lowtide.frontends.chains import linear_chain, transformer
+from lowtide.report.scale import Scale
+from lowtide.solver.assemble import BASE_ORDER_CLASS
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from lowtide.solver.files import read_plan, write_graph, write_plan
-from lowtide.solver.plan import Plan, Stop
+from lowtide.solver.plan import Plan, Status, Stop
 from tests.plans import plan_of, recomputing
 
 if TYPE_CHECKING:
@@ -143,6 +147,7 @@ def test_infeasible_budget_names_the_smallest_one(
     (line,) = err.splitlines()
     assert "5.00 MiB (5,242,880 B, " in line
     assert "set by op conv" in line
+    assert "-" not in line.replace("--", "")  # no negative percentage below the resident bytes
     assert "--budget 5242880" in line
     assert main([*arguments, "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
@@ -150,6 +155,27 @@ def test_infeasible_budget_names_the_smallest_one(
     assert document["smallest_bytes"] == 5 * 2**20
     assert document["limiting_op"] == "conv"
     assert not plan_file.exists()
+
+
+def test_the_class_of_a_weaker_bound_is_told() -> None:
+    """A plan in another order may beat the bound of the captured order: then both are named."""
+    plan = msgspec.structs.replace(
+        plan_of(GRAPH, recomputing(GRAPH)),
+        lower_bound_ns=1,
+        bound_class="all schedules; in the base order none takes less than 9 ns",
+        status=Status.FEASIBLE,
+    )
+    rows = dict(plan_rows(plan, Scale.of(GRAPH)))
+    assert rows["bound holds for"] == plan.bound_class
+    usual = msgspec.structs.replace(plan, bound_class=BASE_ORDER_CLASS)
+    assert "bound holds for" not in dict(plan_rows(usual, Scale.of(GRAPH)))
+
+
+def test_an_amount_below_the_resident_bytes_has_no_percentage() -> None:
+    """Percentages of budgets begin at the resident bytes."""
+    scale = replace(Scale.of(GRAPH), resident_bytes=2048, base_peak_bytes=4096)
+    assert scale.memory(1024) == "1.00 KiB (1,024 B, less than the 2.00 KiB resident)"
+    assert scale.memory(3072) == "3.00 KiB (3,072 B, 50.0%)"
 
 
 def test_heuristic_that_cannot_meet_a_budget_is_exit_code_3(

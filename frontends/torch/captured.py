@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BatchStyle = Literal["tuple", "dict", "tensor"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Captured:
     """What `capture` makes and `replay` needs.
 
@@ -59,6 +59,11 @@ class Captured:
     example: tuple[Any, ...]
     device: torch.device
     behaviours: tuple[Behaviour, ...] | None = None
+
+    def __repr__(self) -> str:
+        """One line; the program and the model in full would be thousands."""
+        ops = f"{len(self.graph.ops)} ops, {len(self.graph.tensors)} tensors"
+        return f"<captured step of {self.graph.name}: {ops}, on {self.device}>"
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without `behaviours`, which refer to functions and classes."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CAPTURE = _HERE + "capture.py"
 # PyTorch's own tracing code, whose tensors are none of the user's
 _TRACERS = tuple(_TORCH + part for part in ("_subclasses", "_functorch", "_library", "_ops", "fx"))
 _STATISTICS = {"batch_norm", "instance_norm", "native_batch_norm"}
@@ -111,8 +112,8 @@ class Watch(TorchFunctionMode):
             result = func(*args, **(kwargs or {}))
             self.known.note(func, name, args, kwargs or {}, result)  # x.to(...) of a tracer
             return result
-        frame = user_frame(caller)
-        origin = describe(frame)
+        line = step_line(caller)
+        origin = line or describe(user_frame(caller))
         if name in _HOOK_MAKERS and not self.trace_hooks:
             raise CaptureError(
                 f"{origin}: a hook is registered on a tensor inside the step; it would run at "
@@ -128,7 +129,7 @@ class Watch(TorchFunctionMode):
                 f"{origin}: the step switches on the gradient of one of its inputs; call "
                 "requires_grad_() on it before"
             )
-        export.set_origin(f"{origin}\n{self.path[-1] if self.path else ''}")
+        export.set_origin(f"{line}\n{self.path[-1] if self.path else ''}")
         args, kwargs = self._swap(args), self._swap(kwargs) if kwargs else {}
         result = func(*args, **kwargs)
         if name in _STATISTICS:
@@ -178,6 +179,16 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and _internal(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def step_line(frame: FrameType | None) -> str:
+    """The user's line within the step that `frame` is of; empty for PyTorch's own modules.
+
+    What called the capture is no line of the step: it would be the same for every operator.
+    """
+    while frame is not None and _internal(frame.f_code.co_filename):
+        frame = None if frame.f_code.co_filename == _CAPTURE else frame.f_back
+    return describe(frame)
 
 
 def describe(frame: FrameType | None) -> str:

@@ -164,12 +164,13 @@ def percent(value: float | None) -> str:
 
 
 def status(row: Row, scale: Scale) -> str:
-    """What is known of a row, with the smallest budget where its own was missed."""
+    """What is known of a row, with the smallest peak where its budget was missed."""
     if row.plan is not None:
         return f"{row.status} ({row.reason})" if row.reason else row.status
     words = row.status if row.proven or row.smallest_bytes is None else "no plan"
     if row.smallest_bytes is not None:
-        return f"{words}: smallest budget {scale.memory(row.smallest_bytes)}"
+        what = "budget" if row.proven else "peak seen"
+        return f"{words}: smallest {what} {scale.memory(row.smallest_bytes)}"
     return words
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..report.words import bound_overhead, status_words
+from ..solver.assemble import BASE_ORDER_CLASS
+from ..solver.plan import Status
 from ..solver.units import format_percent
 
 if TYPE_CHECKING:
@@ -33,16 +35,24 @@ def plan_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:
             f"{format_percent(plan.overhead)} ({extra} on {base})",
         ),
         ("lower bound", bound),
+        *_bound_rows(plan),
         ("status", status_words(plan)),
         ("recomputations", f"{plan.schedule.recomputes():,} of {len(ran):,} executions"),
         ("solved in", f"{plan.solve_seconds:.1f} s"),
     ]
 
 
+def _bound_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Which schedules the bound speaks of, where the plan is not one of the captured order."""
+    if plan.gap is None or plan.status is Status.OPTIMAL or plan.bound_class == BASE_ORDER_CLASS:
+        return []
+    return [("bound holds for", plan.bound_class)]
+
+
 def _gradient_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:
     """Whether the step begins with gradients, and what a plan that assumes none would then take."""
     if plan.existing_gradient_bytes:
-        held = scale.memory(plan.existing_gradient_bytes)
+        held = scale.size(plan.existing_gradient_bytes)
         return [("gradients", f"existing ones are added to: {held} of the resident bytes")]
     if not scale.gradient_bytes:
         return []

@@ -78,6 +78,8 @@ class Scale:
     def memory(self, amount: int) -> str:
         """`6.25 GiB (6,710,886,400 B, 60.0%)`."""
         percent = f"{self.percent(amount):.1f}%"
+        if amount < self.resident_bytes:
+            percent = f"less than the {self.size(self.resident_bytes)} resident"
         if self.size_unit == "bytes":
             return f"{format_bytes(amount)} ({amount:,} B, {percent})"
         return f"{amount:,} {self.size_unit} ({percent})"

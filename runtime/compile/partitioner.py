@@ -137,6 +137,10 @@ class Partitioner(CustomPartitionerFn):
         )  # fmt: skip
         return f"lowtide {source_digest()} {settings}"
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Partitioner:
+        """Itself: inductor copies its configuration, and what is planned must be found here."""
+        return self
+
     def __enter__(self) -> Partitioner:
         self._active.enter_context(inductor_config.patch(custom_partitioner_fn=self))
         return self

@@ -186,6 +186,18 @@ def test_ops_name_the_users_lines_and_modules() -> None:
     assert head[0].source.endswith("logits = self.head(hidden)")
 
 
+def test_ops_of_pytorchs_own_modules_have_no_line() -> None:
+    """The line that asks for the capture is none of the step's: module paths say where."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    captured = capture(model, torch.randn(2, 4), lambda out: out.sum(), times="none")
+    gelu = next(op for op in captured.graph.ops if op.kind == "aten.gelu.default")
+    assert (gelu.source, gelu.module) == ("", "1")
+    total = next(op for op in captured.graph.ops if op.kind == "aten.sum.default")
+    assert "lambda out: out.sum()" in total.source
+    assert repr(captured).startswith("<captured step of Sequential: ")
+    assert len(repr(captured)) < 100
+
+
 def test_ambient_autocast_is_recorded() -> None:
     """A step captured under autocast runs its forward in it and its backward outside."""
     model = models.Lambda(lambda self, x: self.lin(x).float().sum())

@@ -156,9 +156,21 @@ def test_a_partitioner_is_in_force_inside_its_context_only() -> None:
     with chosen as active:
         assert active is chosen
         assert config.custom_partitioner_fn is chosen
+        assert config.get_config_copy()["custom_partitioner_fn"] is chosen
     assert config.custom_partitioner_fn is None
     assert chosen.uuid() == lowtide.partitioner("60%").uuid()
     assert chosen.uuid() != lowtide.partitioner("50%").uuid()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_may_be_wrapped_inside_the_context() -> None:
+    """`torch.compile` copies inductor's configuration, the partitioner in it."""
+    torch._dynamo.reset()
+    model, batch = chain(), torch.randn(64, 16)
+    with lowtide.partitioner("90%", time_limit=1.0) as chosen:
+        step(torch.compile(model), batch)
+    assert len(chosen.planned) == 1
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from lowtide.solver.search.sequence import SequenceSearch
 from lowtide.solver.simulate import simulate
 from lowtide.solver.smallest import single_op_bound, smallest_budget
 from lowtide.solver.solve import METHODS, solve
+from lowtide.solver.units import parse_budget
 from tests.solver.brute_force import optimum
 from tests.solver.chains import mirrored_chain, recompute_all
 from tests.solver.strategies import graphs
@@ -125,6 +127,18 @@ def test_infeasible_says_the_smallest_budget() -> None:
     plan = solve(graph, error.smallest_bytes, time_limit=60.0, gap=0.9)
     assert plan.peak_bytes <= error.smallest_bytes
     assert error.smallest_bytes >= single_op_bound(graph)[0]
+    share = re.search(r", or ([\d.]+%) as a budget\)", str(error))
+    assert share is not None
+    resident, peak = graph.resident_bytes, no_recompute_peak(graph)
+    named = parse_budget(share.group(1), resident_bytes=resident, peak_bytes=peak)
+    assert error.smallest_bytes <= named <= error.smallest_bytes + 0.001 * (peak - resident) + 1
+
+
+def test_a_plan_prints_as_one_line() -> None:
+    """What it is for, what it takes and what it costs; the steps are in `repr`."""
+    plan = solve(random_graph(2, 20, training=True), "max", method="keep_everything")
+    assert str(plan).startswith(f"plan of {plan.graph_name} by keep_everything: peak ")
+    assert str(plan).endswith(f"overhead 0.000%, {plan.status.value}")
 
 
 def test_smallest_budget_is_reachable() -> None:
