@@ -123,7 +123,7 @@ class _Search:
     bound: int = 0
     closed: bool = False
     _heap: list[tuple[int, int, int]] = field(default_factory=list)
-    _seen: set[int] = field(default_factory=set)
+    _least: dict[int, int] = field(default_factory=dict)  # most bytes on the best way to a state
 
     def __post_init__(self) -> None:
         """Begin with what the op reads."""
@@ -136,6 +136,8 @@ class _Search:
             if not self._heap or control.over:
                 break
             most, _, state = heapq.heappop(self._heap)
+            if most > self._least[state]:
+                continue  # a cheaper way there was found later, and taken
             self.bound = max(self.bound, most)
             if not state:
                 self.closed = True
@@ -158,6 +160,6 @@ class _Search:
             self._push(max(most, during), before)
 
     def _push(self, most: int, state: int) -> None:
-        if state not in self._seen:
-            self._seen.add(state)
+        if most < self._least.get(state, most + 1):
+            self._least[state] = most
             heapq.heappush(self._heap, (most, state.bit_count(), state))

@@ -46,3 +46,17 @@ def test_inputs_that_must_come_together_cost_more_than_any_op() -> None:
     assert pebble_bound(graph, Control(), enough=LARGE) == 12
     assert pebble_bound(graph, Control(), enough=11) == 11
     assert smallest_found(graph, 0, Control()).peak == 12
+
+
+def test_a_state_that_is_first_reached_the_dear_way() -> None:
+    """Made again after it was overwritten, the input is there without its op's two copies."""
+    ops = (
+        Op("a", "", 1, (), (0,)),
+        Op("b", "", 1, (0,), (1, 2), overwrites=0),
+        Op("c", "", 1, (), (3,)),
+        Op("d", "", 1, (3, 0, 2), (4,)),
+    )
+    sizes = (57, 57, 45, 4, 7)
+    graph = Graph("again", ops, tuple(Tensor(f"t{i}", size) for i, size in enumerate(sizes)))
+    reached = simulate(graph, Schedule.from_computes(graph, [0, 1, 2, 0, 3])).peak_bytes
+    assert reached == pebble_bound(graph, Control(), enough=LARGE) == 113
