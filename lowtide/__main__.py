@@ -63,6 +63,8 @@ def _run(argv: Sequence[str] | None) -> int:
             return 2
         if os.environ.get("LOWTIDE_DEBUG") == "1":
             raise
+        if _of_interrupt(error):
+            raise KeyboardInterrupt from None
         complain(_unexpected(error))
         return 1
     if code == INTERRUPTED:
@@ -74,6 +76,13 @@ def _help_of(error: Exception) -> str:
     """The help command of the command that was used wrongly."""
     context = getattr(error, "ctx", None)
     return f"{context.command_path if context is not None else 'lowtide'} --help"
+
+
+def _of_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: extension modules turn it into an `ImportError`."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _unexpected(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import threading
 from typing import TYPE_CHECKING
 
 from .baselines import BASELINES, PUBLISHED, NotApplicableError
@@ -100,6 +101,10 @@ def compare(
         run_method, graph, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
         backend=backend,
     )  # fmt: skip
+    alone = jobs == 1 and cluster == "local"
+    interrupt = threading.Event()  # set by Ctrl-C, also where the row is a refusal
+    if alone:  # in other processes Ctrl-C ends all of it
+        one = functools.partial(one, interrupt=interrupt)
     rows: dict[tuple[str, int, str], Row] = {}
     interrupted = False
 
@@ -118,7 +123,6 @@ def compare(
             if kept is not None:
                 rows[text, amount, name] = kept
                 done(kept)
-    alone = jobs == 1 and cluster == "local"
     try:
         missing = [text for text, amount in asked if (text, amount, SWEPT) not in rows]
         if SWEPT in names and len(missing) > 1 and alone:
@@ -132,11 +136,12 @@ def compare(
         found = rows_of(one, left, jobs=jobs, cluster=cluster, address=address)
         for pair, row in zip(left, found, strict=True):
             rows[pair] = row
-            if store is not None:
+            if store is not None and not interrupt.is_set():
                 store.put(row)
             done(row)
-            if row.plan is not None and row.plan.stopped_by is Stop.INTERRUPTED:
-                interrupted = True
+            stopped = row.plan is not None and row.plan.stopped_by is Stop.INTERRUPTED
+            interrupted = stopped or interrupt.is_set()
+            if interrupted:
                 break
     except KeyboardInterrupt:
         if not rows:
@@ -193,6 +198,7 @@ def run_method(
     threads: int | None,
     seed: int,
     backend: str,
+    interrupt: threading.Event | None = None,
 ) -> Row:
     """One row; a budget that cannot be met is a row too, not an error."""
     try:
@@ -205,6 +211,7 @@ def run_method(
             threads=threads,
             seed=seed,
             backend=backend,
+            interrupt=interrupt,
         )
     except InfeasibleError as error:
         return Row(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .baselines import compile_heuristics
 from .blocks.plan import compile_blocks
+from .control import interrupts_later
 from .search.anneal import compile_search
 from .search.sequence import compile_sequences
 
@@ -37,12 +38,14 @@ def compile_parts(
     timer.daemon = True
     timer.start()
     try:
-        compile_heuristics()
-        if searches:
-            compile_search()
-        if sequences:
-            compile_sequences()
-        if blocks:
-            compile_blocks()
+        for part, wanted in (
+            (compile_heuristics, True),
+            (compile_search, searches),
+            (compile_sequences, sequences),
+            (compile_blocks, blocks),
+        ):
+            if wanted:
+                with interrupts_later():
+                    part()
     finally:
         timer.cancel()

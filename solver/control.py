@@ -87,3 +87,16 @@ class Control:
             yield
         finally:
             signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Keep the first Ctrl-C back until the end; a second one raises `KeyboardInterrupt` at once.
+
+    For code that calls back into Python from C, where an exception is printed and lost.
+    """
+    control = Control()
+    with control.catching_interrupts():
+        yield
+    if control.interrupt.is_set():
+        raise KeyboardInterrupt

@@ -153,6 +153,8 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         for index, tensor in enumerate(self.tensors):
             if tensor.size_bytes < 0:
                 raise InputError(f"graph {self.name!r}: tensor {index} has a negative size")
+        if self.extra_resident_bytes < 0:
+            raise InputError(f"graph {self.name!r} has negative extra resident bytes")
         limit = 2**61  # sums of them, and of recomputations, must fit 64 bits
         if max(self._total_bytes(), sum(op.time_ns for op in self.ops)) >= limit:
             raise InputError(

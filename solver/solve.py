@@ -183,6 +183,8 @@ def solve(
                 found = _smallest(job, floor)
                 if not proven and incumbent.offer(found, "smallest peak"):
                     return plan(found.computes, incumbent.bound_ns)
+                if not proven and control.interrupt.is_set():
+                    raise KeyboardInterrupt  # it may be possible: nobody looked to the end
                 reason = " that the search can find" if possible else ""
                 if not possible and in_any:  # that says nothing of other orders
                     reason = " in the base order, and none was found in another"
@@ -237,6 +239,10 @@ def _whole_program(job: Job) -> bool:
 
 def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) -> tuple[int, ...]:
     schedule = HEURISTICS[method](graph, budget_bytes, control)
+    if schedule is None and control.interrupt.is_set():
+        raise KeyboardInterrupt
+    if schedule is None and control.over:
+        raise NoPlanError(f"{method} found no schedule of {graph.name} in the time it had")
     if schedule is None:
         raise InfeasibleError(f"{method} finds no schedule of {graph.name}")
     peak = simulate(graph, schedule).peak_bytes

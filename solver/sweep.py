@@ -114,7 +114,7 @@ def sweep(
                 row = curve.row(point, names[point.budget_bytes])
                 if row is not None:
                     on_row(row, len(curve.points))
-            if store is not None:
+            if store is not None and not interrupt.is_set():
                 row = curve.row(point, names[point.budget_bytes])
                 if row is not None:
                     store.put(row)

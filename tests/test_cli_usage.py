@@ -166,6 +166,20 @@ def test_ctrl_c_anywhere_is_exit_code_130(
     assert capsys.readouterr().err == "lowtide: interrupted\n"
 
 
+def test_ctrl_c_behind_another_error_is_still_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While an extension module is imported it comes out as an `ImportError`."""
+
+    def importing(*_: object, **__: object) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.delenv("LOWTIDE_DEBUG", raising=False)
+    monkeypatch.setattr("lowtide.solver.files.read_graph", importing)
+    assert main(["check", str(graph_file), str(graph_file)]) == 130
+    assert capsys.readouterr().err == "lowtide: interrupted\n"
+
+
 def test_env_lists_versions(capsys: pytest.CaptureFixture[str]) -> None:
     """`lowtide env --json` is one document with the versions of what plans depend on."""
     assert main(["env", "--json"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import msgspec
 import typer
 
 from .options import GraphFile, Json, PlanFile, Quiet, Seed, Threads, TimeLimit
+from .solve import INTERRUPTED
 from .target import writable
 from .terminal import Terminal, facts
 
@@ -48,6 +50,7 @@ def memory(
     if output is not None:
         writable(output, inputs=[graph, plan], suffixes=(".json",))
     step, made = read_graph(graph), read_plan(plan)
+    interrupt = threading.Event()
     found = addresses(
         step,
         made,
@@ -56,6 +59,7 @@ def memory(
         time_limit=time_limit,
         seed=seed,
         threads=threads or 1,
+        interrupt=interrupt,
     )
     scale = Scale.of(step)
     reserved = reserved_bytes(found.blocks)
@@ -80,7 +84,7 @@ def memory(
     terminal.product(facts(rows), document)
     if output is not None:
         terminal.log(f"addresses written to {output}")
-    return 0
+    return INTERRUPTED if interrupt.is_set() else 0
 
 
 def _words(proven: bool) -> str:

@@ -15,12 +15,12 @@ not thinned out, the phase that only looks for memory is left out; the base orde
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ..clauses import solve_until
 from ..control import Control
 from ..realise import Tables
 from ..schedule import Schedule
@@ -97,14 +97,8 @@ class Retention:
         solver.parameters.random_seed = 0
         if control.remaining < float("inf"):
             solver.parameters.max_time_in_seconds = max(0.01, control.remaining)
-        status: list[int] = []
-        thread = threading.Thread(target=lambda: status.append(int(solver.solve(self.model))))
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.05)
-            if control.over:
-                solver.stop_search()
-        if status[0] not in (int(cp_model.OPTIMAL), int(cp_model.FEASIBLE)):
+        status = solve_until(solver, self.model, control)
+        if status not in (int(cp_model.OPTIMAL), int(cp_model.FEASIBLE)):
             return None
         runs = [
             (solver.value(start), op)

@@ -15,6 +15,7 @@ from .pack import live_bytes, orders, padded, place
 from .verify import WORKSPACE, check_addresses
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     from ..graph import Graph
@@ -103,6 +104,7 @@ def addresses(
     time_limit: float = 20.0,
     seed: int = 0,
     threads: int = 1,
+    interrupt: threading.Event | None = None,
 ) -> AddressPlan:
     """Put all that `plan` allocates into one buffer.
 
@@ -119,6 +121,8 @@ def addresses(
         Whether the workspaces of ops lie in the buffer as well.
     time_limit, seed, threads
         For `exact`.
+    interrupt
+        Ends `exact` with the best so far once it is set, as Ctrl-C does, which sets it.
 
     Raises
     ------
@@ -137,15 +141,17 @@ def addresses(
     blocks = blocks_of(graph, plan.schedule, workspace=workspace)
     found = pack(blocks, alignment)
     if exact and not found.proven:
-        better, bound = pack_exactly(
-            blocks,
-            alignment,
-            found.offsets,
-            lower_bound=found.lower_bound_bytes,
-            control=Control(time_limit),
-            seed=seed,
-            threads=threads,
-        )
+        control = Control(time_limit, interrupt=interrupt)
+        with control.catching_interrupts():
+            better, bound = pack_exactly(
+                blocks,
+                alignment,
+                found.offsets,
+                lower_bound=found.lower_bound_bytes,
+                control=control,
+                seed=seed,
+                threads=threads,
+            )
         found = _plan(blocks, better, alignment, bound, "constraint programming")
     check_addresses(graph, plan, found.of, found.arena_bytes, alignment)
     return found

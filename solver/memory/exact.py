@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING
 
+from ..clauses import solve_until
 from .pack import padded
 
 if TYPE_CHECKING:
@@ -83,16 +83,10 @@ def _search(
     solver.parameters.max_time_in_seconds = max(0.01, control.remaining)
     solver.parameters.num_workers = max(1, threads)
     solver.parameters.random_seed = seed % 2**31
-    status: list[int] = []
-    thread = threading.Thread(target=lambda: status.append(int(solver.solve(model))))
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.05)
-        if control.over:
-            solver.stop_search()
-    if status[0] == int(cp_model.INFEASIBLE):
+    status = solve_until(solver, model, control)
+    if status == int(cp_model.INFEASIBLE):
         return None, limit + 1
     bound = max(least, math.ceil(solver.best_objective_bound - 1e-6))
-    if status[0] not in (int(cp_model.OPTIMAL), int(cp_model.FEASIBLE)):
+    if status not in (int(cp_model.OPTIMAL), int(cp_model.FEASIBLE)):
         return None, min(bound, limit)
     return [solver.value(offset) for offset in offsets], bound

@@ -7,12 +7,12 @@ than the rounding can add up to: a relaxation by about 2e-5 of the budget, so bo
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ..clauses import solve_until
 from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
@@ -70,14 +70,8 @@ class CpSat:
         solver.parameters.absolute_gap_limit = gap * cost_scale * FACTOR
         solver.parameters.num_workers = threads
         solver.parameters.random_seed = seed % 2**31
-        status: list[int] = []
-        thread = threading.Thread(target=lambda: status.append(int(solver.solve(model))))
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.05)
-            if control.over:
-                solver.stop_search()
-        return self._answer(problem, solver, columns, status[0], large)
+        status = solve_until(solver, model, control)
+        return self._answer(problem, solver, columns, status, large)
 
     @staticmethod
     def _row(

@@ -55,6 +55,8 @@ def test_refuses_broken_ops(ops: tuple[Op, ...], message: str) -> None:
 
 def test_refuses_negative_sizes() -> None:
     """A tensor cannot have less than zero bytes."""
+    with pytest.raises(InputError, match="negative extra resident bytes"):
+        Graph("g", (), (), extra_resident_bytes=-1)
     with pytest.raises(InputError, match="tensor 1 has a negative size"):
         Graph("broken", (), (Tensor("a", 1), Tensor("b", -1)))
 

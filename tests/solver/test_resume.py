@@ -9,15 +9,15 @@ import pytest
 
 from lowtide.frontends.chains import transformer
 from lowtide.solver import compare as module
-from lowtide.solver.compare import compare
+from lowtide.solver.compare import Row, compare
+from lowtide.solver.comparison import INFEASIBLE
 from lowtide.solver.errors import InputError
 from lowtide.solver.store import Store
 from lowtide.solver.sweep import sweep
 
 if TYPE_CHECKING:
+    import threading
     from pathlib import Path
-
-    from lowtide.solver.comparison import Row
 
 GRAPH = transformer(2)
 METHODS = ("sqrt_n", "greedy", "rotor")
@@ -44,6 +44,22 @@ def test_finished_rows_are_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert not second.interrupted
     assert [row.method for row in second.rows] == list(METHODS)
     assert second.rows[:2] == first.rows
+
+
+def test_a_refusal_after_ctrl_c_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may be behind it: the comparison ends there, and the row is made again next time."""
+
+    def refused(*args: object, interrupt: threading.Event, **kwargs: object) -> Row:
+        interrupt.set()
+        return Row(str(args[3]), "60%", int(str(args[2])), INFEASIBLE, None, 0.0, "cut short")
+
+    monkeypatch.setattr(module, "run_method", refused)
+    found = compare(GRAPH, ["60%"], METHODS, resume=tmp_path)
+    assert found.interrupted
+    assert len(found.rows) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_limits_times_and_broken_files_count_as_new(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -207,3 +209,20 @@ def test_caching_allocator_never_reserves_less(blocks: list[Block]) -> None:
     wide = [Block(block.size_bytes * 100_000, block.first, block.last) for block in blocks]
     assert reserved_bytes(wide) >= live_bytes(wide, 512)
     assert reserved_bytes(wide) % (2 * MIB) == 0
+
+
+def test_ctrl_c_ends_the_proof_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No exception, and the flag says that it happened."""
+
+    def pressed(*args: Any, **kwargs: Any) -> tuple[list[int], int]:
+        signal.raise_signal(signal.SIGINT)
+        return pack_exactly(*args, **kwargs)
+
+    monkeypatch.setattr("lowtide.solver.memory.addresses.pack_exactly", pressed)
+    graph = transformer(2)
+    plan = plan_of(graph, range(len(graph.ops)))
+    rough, interrupt = addresses(graph, plan), threading.Event()
+    assert not rough.proven
+    found = addresses(graph, plan, exact=True, time_limit=60.0, interrupt=interrupt)
+    assert interrupt.is_set()
+    assert found.arena_bytes <= rough.arena_bytes
