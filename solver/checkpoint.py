@@ -76,6 +76,8 @@ def checkpoint(
     given = [name for name, value in rules.items() if value is not None]
     if len(given) != 1:
         raise InputError(f"give exactly one of {', '.join(rules)}, not {given or 'none'}")
+    if branches != 1 and depth is None:
+        raise InputError(f"branches are of a recursion: give depth, not {given[0]}")
     if segments is not None:
         found = _by_segments(graph, segments)
     elif mirror is not None:
@@ -97,7 +99,7 @@ def checkpoint(
         )
     if found.peak_bytes > budget_bytes:
         raise InfeasibleError(
-            f"these {given[0]} need {format_bytes(found.peak_bytes)} ({found.peak_bytes} B), more "
+            f"the plan by {given[0]} needs {format_bytes(found.peak_bytes)} ({found.peak_bytes} B), more "
             f"than the budget of {format_bytes(budget_bytes)} ({budget_bytes} B); try method auto",
             smallest_bytes=found.peak_bytes,
         )

@@ -42,6 +42,8 @@ def rows_of(
     InputError
         If the cluster's package is missing, or its scheduler cannot be reached.
     """
+    if cluster == "local" and address is not None:
+        raise InputError(f"an address ({address}) is of a cluster: choose dask or ray")
     if cluster == "local" and (jobs == 1 or len(pairs) == 1):
         for pair in pairs:
             yield one(*pair)
@@ -63,8 +65,6 @@ def _cluster(name: str, jobs: int, address: str | None) -> Iterator[None]:
     import joblib
 
     if name == "local":
-        if address is not None:
-            raise InputError(f"an address ({address}) is of a cluster: choose dask or ray")
         yield
         return
     if name not in CLUSTERS:

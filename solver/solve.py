@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 HEURISTICS = {**BASELINES, **PUBLISHED}
 METHODS: tuple[str, ...] = ("auto", "milp", *HEURISTICS)
+MOST_THREADS = 256  # more would take longer to start than most solves
 BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
 
 
@@ -126,6 +127,8 @@ def solve(
         threads = min(2, os.cpu_count() or 1)
     if not time_limit > 0 or not 0 <= gap < 1 or threads < 1:
         raise InputError("time limit must be above 0, gap in [0, 1), threads at least 1")
+    if threads > MOST_THREADS:
+        raise InputError(f"threads must be at most {MOST_THREADS}, not {threads}")
     if order not in ("any", "base"):
         raise InputError(f"no order {order!r}: choose any or base")
     if moves is not None and moves < 1:

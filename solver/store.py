@@ -8,6 +8,7 @@ is as good as none.
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ class Store:
     Raises
     ------
     InputError
-        If the folder cannot be made.
+        If the folder cannot be made, or not written to.
     """
 
     def __init__(self, folder: str | os.PathLike[str], graph: Graph, **settings: object) -> None:
@@ -50,6 +51,7 @@ class Store:
         self.graph = graph
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()  # told now, not after the first row
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
         digest = hashlib.sha256(msgspec.json.encode(graph))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .blocks import Block
 
 CPU_ALIGNMENT, CUDA_ALIGNMENT = 64, 512
+MOST_ALIGNMENT = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,17 @@ def addresses(
     CheckError
         If the plan is for another graph or cannot run.
     InputError
-        If the alignment is not positive.
+        If the alignment is not positive, or above 1 GiB.
     """
     check_schedule(graph, plan)
     if alignment is None:
         on_cuda = graph.meta.get("device", "").startswith("cuda")
         alignment = CUDA_ALIGNMENT if on_cuda else CPU_ALIGNMENT
         alignment = alignment if graph.size_unit == "bytes" else 1
-    if alignment < 1:
-        raise InputError(f"the alignment is {alignment} bytes: it must be positive")
+    if not 1 <= alignment <= MOST_ALIGNMENT:
+        raise InputError(
+            f"the alignment is {alignment} bytes: it must be from 1 to {MOST_ALIGNMENT}"
+        )
     blocks = blocks_of(graph, plan.schedule, workspace=workspace)
     found = pack(blocks, alignment)
     if exact and not found.proven:

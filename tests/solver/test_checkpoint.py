@@ -125,7 +125,7 @@ def test_a_budget_is_met_or_refused() -> None:
     """The refusal names what the rule needs."""
     needs = checkpoint(CHAIN, segments=4).peak_bytes
     assert checkpoint(CHAIN, segments=4, budget=needs).budget_bytes == needs
-    with pytest.raises(InfeasibleError, match=f"segments need .*{needs} B") as caught:
+    with pytest.raises(InfeasibleError, match=f"by segments needs .*{needs} B") as caught:
         checkpoint(CHAIN, segments=4, budget=needs - 1)
     assert caught.value.smallest_bytes == needs
 
@@ -144,6 +144,8 @@ def test_refusals() -> None:
         checkpoint(CHAIN, segments=0)
     with pytest.raises(InputError, match="at least 1"):
         checkpoint(CHAIN, depth=0)
+    with pytest.raises(InputError, match="branches are of a recursion"):
+        checkpoint(CHAIN, segments=3, branches=4)
     with pytest.raises(InputError, match="in a segment"):
         checkpoint(CHAIN, segments=lambda op: None)
 

@@ -122,3 +122,18 @@ def test_clusters_that_are_not_there() -> None:
         compare(GRAPH, ["60%"], METHODS, cluster="slurm")
     with pytest.raises(InputError, match="choose dask or ray"):
         compare(GRAPH, ["60%"], METHODS, jobs=2, address="tcp://localhost:1")
+    with pytest.raises(InputError, match="choose dask or ray"):
+        compare(GRAPH, ["60%"], ["greedy"], address="tcp://localhost:1")
+
+
+def test_a_folder_that_cannot_be_written_is_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the first row."""
+
+    def read_only(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    with pytest.raises(InputError, match="Permission denied"):
+        Store(tmp_path, GRAPH)

@@ -157,6 +157,7 @@ def test_smallest_budget_is_reachable() -> None:
         ({"time_limit": 0.0}, "time limit"),
         ({"gap": 1.0}, "gap"),
         ({"threads": 0}, "threads"),
+        ({"threads": 100_000}, "threads must be at most"),
         ({"budget": "lots"}, "budget 'lots'"),
     ],
 )

@@ -178,6 +178,8 @@ def test_other_graphs_and_alignments_are_refused() -> None:
         addresses(_chain(0), plan_of(graph, [0, 1, 2]))
     with pytest.raises(InputError, match="alignment"):
         addresses(graph, plan_of(graph, [0, 1, 2]), alignment=0)
+    with pytest.raises(InputError, match="alignment"):
+        addresses(graph, plan_of(graph, [0, 1, 2]), alignment=10**23)
 
 
 def test_caching_allocator_by_hand() -> None:
