@@ -99,8 +99,9 @@ def checkpoint(
         )
     if found.peak_bytes > budget_bytes:
         raise InfeasibleError(
-            f"the plan by {given[0]} needs {format_bytes(found.peak_bytes)} ({found.peak_bytes} B), "
-            f"more than the budget of {format_bytes(budget_bytes)} ({budget_bytes} B); try method auto",
+            f"the plan by {given[0]} needs {format_bytes(found.peak_bytes)} "
+            f"({found.peak_bytes} B), more than the budget of {format_bytes(budget_bytes)} "
+            f"({budget_bytes} B); try method auto",
             smallest_bytes=found.peak_bytes,
         )
     origin = Origin(f"checkpoint:{given[0]}", 0, 1, time.monotonic() - start)
