@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .code import StepCode
     from .fsdp import Units
+    from .shared_casts import CastContext
 
 _FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -65,6 +66,8 @@ class Run:
         For each tangent: place in the outputs of its output, shape, strides, dtype, device.
     alarm
         Called by a backward that finds gradients to add to, if the budget does not allow for them.
+    casts
+        The autocast context whose casts it shares with other calls; None if it shares none.
     absent
         Places of tangents that did not arrive in the running backward.
     keeping
@@ -76,9 +79,8 @@ class Run:
     """
 
     __slots__ = (
-        "absent", "alarm", "code", "device", "keeping", "running", "saved", "taken", "tangents",
-        "units",
-        "watched",
+        "absent", "alarm", "casts", "code", "device", "keeping", "running", "saved", "taken",
+        "tangents", "units", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +97,7 @@ class Run:
         self.device = torch.device("cpu")
         self.saved: list[Any] | None = saved
         self.alarm: Callable[[], None] | None = None
+        self.casts: CastContext | None = None
         self.absent: frozenset[int] = frozenset()
         self.keeping = False
         self.watched: list[tuple[torch.Tensor, int, str]] = []
@@ -124,6 +127,8 @@ class Run:
                     f"inplace operation: {name} ({tensor.type()} {list(tensor.shape)}) is at "
                     f"version {tensor._version}; expected version {version} instead"
                 )
+        if self.casts is not None:
+            self.casts.backward()
         self.keeping = torch._C._autograd._get_current_graph_task_keep_graph()
         if self.keeping:
             saved = _kept(saved, self.code.overwritten)
@@ -266,7 +271,7 @@ class _Refuse(torch.autograd.Function):
     """Outputs through which the captured step has no gradient, though the plain one has."""
 
     @staticmethod
-    def forward(ctx: Any, made: list[Any], anchor: Any) -> Any:
+    def forward(ctx: Any, made: list[Any], *behind: Any) -> Any:
         outputs = tuple(made)
         made.clear()
         return outputs
@@ -308,7 +313,15 @@ def attach(
     return result
 
 
-def refuse(outputs: list[torch.Tensor], anchor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Outputs that require a gradient, and raise when one reaches them; `outputs` is emptied."""
-    result: tuple[torch.Tensor, ...] = _refuse.apply(outputs, anchor)
+def refuse(outputs: list[torch.Tensor], behind: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Outputs that require a gradient, and raise when one reaches them; `outputs` is emptied.
+
+    Parameters
+    ----------
+    outputs
+        Tensors without autograd history.
+    behind
+        What they were computed from: whoever asks for the gradient of any of it is told.
+    """
+    result: tuple[torch.Tensor, ...] = _refuse.apply(outputs, *behind)
     return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from .disguise import class_for
 from .face import Face
 from .fsdp import run_forward
 from .pickling import register
+from .shared_casts import CastContext, current
 from .transforms import in_transform, refuse_duals, transform_error
 from .wiring import Planned, Wiring
 
@@ -37,6 +39,10 @@ _SHARED_TABLES = (
     "_state_dict_hooks", "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
 )  # fmt: skip
+
+
+# The autocast context of the last step of each module.
+_casts: WeakKeyDictionary[ReplayModule, CastContext] = WeakKeyDictionary()
 
 
 class ReplayModule(Face):
@@ -127,6 +133,10 @@ class ReplayModule(Face):
             wiring = planned.wiring
         refuse_duals(inputs, wiring.input_names)
         code = wiring.code
+        casts = None
+        if wiring.cast:
+            casts = _casts[self] = current(_casts.get(self), wiring.program.autocast[0][0])
+            casts.forward(inputs, wiring.cast)
         if wiring.units is None:
             with quiet():
                 outputs, saved = code.forward(inputs)
@@ -134,7 +144,7 @@ class ReplayModule(Face):
             outputs, saved = run_forward(code, inputs, wiring.units, self._wrapped)
         values = list(outputs)
         if wiring.leaves and wiring.differentiable:
-            self._attach(wiring, inputs, values, saved)
+            self._attach(wiring, inputs, values, saved, casts)
         leaves = list(wiring.plain_leaves)
         aliases = code.alias_outputs(inputs) if code.alias_outputs is not None else ()
         for leaf, (kind, place) in enumerate(code.leaves):
@@ -240,10 +250,12 @@ class ReplayModule(Face):
         inputs: list[torch.Tensor],
         values: list[torch.Tensor],
         saved: list[torch.Tensor],
+        casts: CastContext | None,
     ) -> None:
         """Give outputs their autograd history, in place in `values`."""
         code = wiring.code
         run = Run(code, wiring.tangents, saved, wiring.units)
+        run.casts = casts
         if wiring.alarm:
             run.alarm = wiring.warn
         for place in code.watched_inputs:
@@ -258,9 +270,9 @@ class ReplayModule(Face):
         made = attach(run, [values[i] for i in wiring.differentiable], leaves)
         for place, tensor in zip(wiring.differentiable, made, strict=True):
             values[place] = tensor
-        if wiring.refused and made[0].requires_grad:
-            anchor = next(t for stage in leaves for t in stage if t.requires_grad)
-            blocked = refuse([values[i] for i in wiring.refused], anchor)
+        if wiring.refused:
+            behind = [inputs[i] for i in wiring.refused_reach]
+            blocked = refuse([values[i] for i in wiring.refused], behind)
             for place, tensor in zip(wiring.refused, blocked, strict=True):
                 values[place] = tensor
 

@@ -16,6 +16,7 @@ from .codegen import generate
 from .fsdp import Units
 from .guards import Guards
 from .hold import held_back
+from .shared_casts import cast_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,24 @@ if TYPE_CHECKING:
     from .arena import Arena
     from .behaviour import Behaviour
     from .code import StepCode
+
+
+def reach(program: Program, values: Sequence[int]) -> frozenset[int]:
+    """Inputs that `values` are computed from, buffers and constants not counted."""
+    maker = {value: op.reads for op in program.ops for value in op.writes}
+    pending, seen = list(values), set(values)
+    while pending:
+        value = pending.pop()
+        view = program.views.get(value)
+        for source in maker.get(value, ()) if view is None else view.refs():
+            if source not in seen:
+                seen.add(source)
+                pending.append(source)
+    return frozenset(
+        i
+        for i, spec in enumerate(program.inputs)
+        if spec.kind in ("param", "input") and spec.value in seen
+    )
 
 
 class Wiring:
@@ -76,6 +95,12 @@ class Wiring:
             for place, same in enumerate(by_value)
             if place not in self.differentiable and any(s.refuse_backward for s in same)
         ]
+        self.refused_reach = [
+            place
+            for place, i in enumerate(kept)
+            if i in reach(program, [self.code.output_values[out] for out in self.refused])
+        ]
+        self.cast = cast_parameters(program)
         self.tangents = self._tangents()
         self.plain_leaves = [spec.literal for spec in specs]
         self.existing_peak_bytes = self._existing_peak(schedule)

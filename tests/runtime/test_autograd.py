@@ -386,6 +386,10 @@ def test_output_that_is_not_the_loss_refuses_backward() -> None:
     assert out["logits"].argmax(-1).shape == (2,)
     with pytest.raises(ReplayError, match="no gradient in the replayed step"):
         out["logits"].sum().backward()
+    for parameter in module.parameters():
+        logits = module(torch.ones(2, 4))["logits"].sum()
+        with pytest.raises(ReplayError, match="no gradient in the replayed step"):
+            torch.autograd.grad(logits, parameter)
     module(torch.ones(2, 4))["loss"].backward()
     assert all(p.grad is not None for p in module.parameters())
 
