@@ -18,6 +18,7 @@ import msgspec
 
 from ..frontends.torch.profile_cache import cache_dir
 from ..solver.check import check
+from ..solver.compiled import NOTE
 from ..solver.errors import CheckError, InputError
 from ..solver.files import read_plan, write_plan
 from ..solver.plan import Stop
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..solver.graph import Graph
     from ..solver.plan import Plan
+    from ..solver.progress import Event
 
 _log = logging.getLogger(__name__)
 
@@ -74,10 +76,19 @@ def solve_cached(
     plan = _read(path, graph, budget_bytes)
     if plan is not None:
         return plan, True
-    plan = solve(graph, budget_bytes, start=start, **asdict(settings))
+    plan = solve(graph, budget_bytes, start=start, progress=_First(), **asdict(settings))
     if plan.stopped_by is not Stop.INTERRUPTED:
         _write(path, plan)
     return plan, False
+
+
+class _First:
+    """Tells of the compilation on a new machine, which would pass in silence; of nothing else."""
+
+    def update(self, event: Event) -> None:
+        """Log the note of the compilation."""
+        if event.note == NOTE:
+            _log.warning("lowtide: %s", event.note)
 
 
 def plan_key(graph: Graph, budget_bytes: int, settings: Solving) -> str:

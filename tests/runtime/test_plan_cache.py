@@ -11,9 +11,11 @@ import pytest
 
 from lowtide.runtime import plan_cache
 from lowtide.runtime.plan_cache import Solving, adapted, plan_key, solve_cached
+from lowtide.solver.compiled import NOTE
 from lowtide.solver.files import read_plan, write_plan
 from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.plan import Stop
+from lowtide.solver.progress import Event
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.version import versions
 
@@ -42,7 +44,9 @@ def solves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Calls of the solver, which keeps everything."""
     calls: list[Any] = []
 
-    def solve(graph: Graph, budget: int, *, start: Any = None, **settings: Any) -> Plan:
+    def solve(
+        graph: Graph, budget: int, *, start: Any = None, progress: Any = None, **settings: Any
+    ) -> Plan:
         calls.append(settings)
         stop = Stop.INTERRUPTED if budget == 999 else Stop.DONE
         keep = Schedule.keep_everything(graph)
@@ -54,6 +58,21 @@ def solves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def _file(folder: Path, graph: Graph, budget: int = 100) -> Path:
     return folder / f"{plan_key(graph, budget, SETTINGS)}.plan.json.gz"
+
+
+def test_a_slow_compilation_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The note of the first solve on a machine is logged, and nothing else of the solve."""
+
+    def solve(graph: Graph, budget: int, *, progress: Any, **_: Any) -> Plan:
+        for note in (NOTE, "local search"):
+            progress.update(Event(0.0, None, None, 1, note))
+        return plan_of(graph, Schedule.keep_everything(graph), budget_bytes=budget)
+
+    monkeypatch.setattr(plan_cache, "solve", solve)
+    solve_cached(_graph(), 100, SETTINGS, folder=tmp_path)
+    assert caplog.messages == [f"lowtide: {NOTE}"]
 
 
 def test_the_second_solve_is_a_read(tmp_path: Path, solves: list[Any]) -> None:
