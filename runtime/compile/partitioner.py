@@ -141,6 +141,10 @@ class Partitioner(CustomPartitionerFn):
         """Itself: inductor copies its configuration, and what is planned must be found here."""
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings, for inductor's cache keys: not the plans, nor if it is in force."""
+        return {**self.__dict__, "planned": [], "_active": contextlib.ExitStack()}
+
     def __enter__(self) -> Partitioner:
         self._active.enter_context(inductor_config.patch(custom_partitioner_fn=self))
         return self

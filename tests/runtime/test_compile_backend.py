@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -153,9 +154,11 @@ def test_a_partitioner_is_in_force_inside_its_context_only() -> None:
     from torch._inductor import config
 
     chosen = lowtide.partitioner("60%")
+    outside = pickle.dumps(chosen)
     with chosen as active:
         assert active is chosen
         assert config.custom_partitioner_fn is chosen
+        assert pickle.dumps(chosen) == outside
         assert config.get_config_copy()["custom_partitioner_fn"] is chosen
     assert config.custom_partitioner_fn is None
     assert chosen.uuid() == lowtide.partitioner("60%").uuid()
