@@ -222,7 +222,10 @@ def _whole_program(job: Job) -> bool:
     """Checkmate's model with every op an exact stage, in one go; False: proven infeasible."""
     graph, incumbent = job.graph, job.incumbent
     free = free_tensors(graph, incumbent.room, 0.0)
-    program = build(graph, job.budget_bytes, every_op(graph), free)
+    try:
+        program = build(graph, job.budget_bytes, every_op(graph), free, control=incumbent.control)
+    except TimeoutError:
+        return True
     known = incumbent.in_order
     start = None if known is None else start_values(program, known.computes)
     answer = job.backend.solve(

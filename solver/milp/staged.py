@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..control import Control
 from .events import Events
 from .memory import Memory
 from .problem import INF, Builder
@@ -105,12 +106,18 @@ def build(
     stages: tuple[Stage, ...],
     free: Bools,
     known: Collection[Event] | None = None,
+    control: Control | None = None,
 ) -> StagedProgram:
     """Build the program for `budget_bytes`, resident bytes included.
 
-    `known`: rows of exact stages to begin with, the others to be made where they bind; None: all.
+    Parameters
+    ----------
+    known
+        Rows of exact stages to begin with, the others to be made where they bind; None: all.
+    control
+        Ends the building with `TimeoutError`: with thousands of exact stages it takes minutes.
     """
-    return _Build(graph, budget_bytes, stages, free, known).run()
+    return _Build(graph, budget_bytes, stages, free, known, control or Control()).run()
 
 
 class _Build:
@@ -121,8 +128,10 @@ class _Build:
         stages: tuple[Stage, ...],
         free: Bools,
         known: Collection[Event] | None,
+        control: Control,
     ) -> None:
         self.graph = graph
+        self.control = control
         self.stages = stages
         self.free = free
         self.arrays = graph.arrays
@@ -138,8 +147,10 @@ class _Build:
     def run(self) -> StagedProgram:
         per_unit = self.base_ns / TIME_SCALE
         for k, stage in enumerate(self.stages):
+            self._go_on()
             self._columns(k, stage, per_unit)
         for k, stage in enumerate(self.stages):
+            self._go_on()
             self._dependencies(k, stage)
             following = self.carry[k + 1] if k + 1 < len(self.stages) else {}
             if stage.exact:
@@ -162,6 +173,10 @@ class _Build:
             offset=self.base_ns / per_unit,
             events=self.events,
         )
+
+    def _go_on(self) -> None:
+        if self.control.over:
+            raise TimeoutError("the program is too large to be built in time")
 
     def _columns(self, k: int, stage: Stage, per_unit: float) -> None:
         if k == 0:

@@ -220,3 +220,12 @@ def test_starts_outside_the_class_are_refused() -> None:
     free = free_tensors(graph, budget - graph.resident_bytes, 0.0)
     program = build(graph, budget, every_op(graph), free)
     assert start_values(program, np.arange(len(graph.ops)).tolist()) is None
+
+
+def test_building_ends_with_the_time() -> None:
+    """Thousands of exact stages take minutes to write down: the limit holds there, too."""
+    graph = random_graph(5, 24, training=True)
+    peak = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    free = free_tensors(graph, peak, 0.0)
+    with pytest.raises(TimeoutError):
+        build(graph, peak, every_op(graph), free, control=Control(0.0))
