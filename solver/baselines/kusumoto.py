@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from ..control import Control
 from ..realise import Tables, saved_array
 from .base import NotApplicableError, base_order, choose, evaluate
 from .lower_sets import all_lower_sets, ancestor_sets, boundary_of
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
     from .base import Candidate
@@ -60,13 +60,13 @@ def kusumoto_exact(
         If the graph has no backward phase, or more than `EXACT_SETS` lower sets.
     """
     tables = _tables(graph)
-    sets = all_lower_sets(graph, tables, EXACT_SETS)
+    sets = all_lower_sets(graph, tables, EXACT_SETS, control or Control())
     if sets is None:
         raise NotApplicableError(
             f"the exact program goes over all lower sets; graph {graph.name!r} has more than "
             f"{EXACT_SETS}"
         )
-    return choose(_candidates(graph, tables, sets), budget_bytes, control)
+    return choose(_candidates(graph, tables, sets, control), budget_bytes, control)
 
 
 def kusumoto(
@@ -81,7 +81,7 @@ def kusumoto(
     """
     tables = _tables(graph)
     sets = ancestor_sets(graph, tables, MOST_SETS)
-    return choose(_candidates(graph, tables, sets), budget_bytes, control)
+    return choose(_candidates(graph, tables, sets, control), budget_bytes, control)
 
 
 def _tables(graph: Graph) -> Tables:
@@ -93,13 +93,17 @@ def _tables(graph: Graph) -> Tables:
     return tables
 
 
-def _candidates(graph: Graph, tables: Tables, sets: Bools2) -> Iterator[Candidate]:
+def _candidates(
+    graph: Graph, tables: Tables, sets: Bools2, control: Control | None
+) -> Iterator[Candidate]:
     yield base_order(graph, tables)
-    for cached in strategies(graph, tables, sets):
+    for cached in strategies(graph, tables, sets, control or Control()):
         yield evaluate(graph, tables, saved_array(tables, cached))
 
 
-def strategies(graph: Graph, tables: Tables, sets: Bools2) -> Iterator[npt.NDArray[np.bool_]]:
+def strategies(
+    graph: Graph, tables: Tables, sets: Bools2, control: Control
+) -> Iterator[npt.NDArray[np.bool_]]:
     """What is cached by the best strategy of each budget, as masks over tensors.
 
     Parameters
@@ -107,14 +111,20 @@ def strategies(graph: Graph, tables: Tables, sets: Bools2) -> Iterator[npt.NDArr
     sets
         (sets, forward ops): lower sets in ascending order of size, the empty one first and the
         whole forward phase last.
+    control
+        Once it is over there are no more strategies: a thousand sets of a thousand ops take long.
     """
     arrays = graph.arrays
     boundary = boundary_of(graph, tables, sets)
     time = np.where(arrays.recompute[: tables.boundary] == 1, arrays.time[: tables.boundary], 0)
     tick = max(1.0, float(time.sum()) / TICKS)
-    steps = transitions(graph, tables, sets, boundary, time / tick)
+    steps = transitions(graph, tables, sets, boundary, time / tick, control)
+    if steps is None:
+        return
     low, high = 0, int(arrays.size.sum() + steps.peak.max(initial=0)) + 1
-    while high - low > max(1, high // 200):  # the least bytes for which there is a strategy
+    while (
+        high - low > max(1, high // 200) and not control.over
+    ):  # the least bytes for which there is a strategy
         middle = (low + high) // 2
         if shortest(steps, len(sets), middle) is None:
             low = middle
@@ -159,9 +169,10 @@ class Transitions:
 
 
 def transitions(
-    graph: Graph, tables: Tables, sets: Bools2, boundary: Bools2, ticks: npt.NDArray[np.float64]
-) -> Transitions:
-    """All steps between the sets."""
+    graph: Graph, tables: Tables, sets: Bools2, boundary: Bools2, ticks: npt.NDArray[np.float64],
+    control: Control,
+) -> Transitions | None:  # fmt: skip
+    """All steps between the sets; None if `control` is over before."""
     arrays, forward = graph.arrays, tables.boundary
     made = np.flatnonzero((arrays.producer >= 0) & (arrays.producer < forward))
     size = np.zeros(forward, dtype=np.int64)
@@ -170,6 +181,8 @@ def transitions(
     last = len(sets) - 1
     start, end, steps, adds, peak = [0], [], [], [], []
     for number in range(last):
+        if control.over:
+            return None
         inside = sets[number]
         above = np.flatnonzero((sets[number + 1 :] >= inside).all(axis=1)) + number + 1
         new = sets[above] & ~inside

@@ -9,6 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..control import Control
     from ..graph import Graph
     from ..realise import Tables
 
@@ -39,8 +40,8 @@ def ancestor_sets(graph: Graph, tables: Tables, most: int) -> Bools2:
     return _sorted(sets)
 
 
-def all_lower_sets(graph: Graph, tables: Tables, most: int) -> Bools2 | None:
-    """All lower sets; None if they are more than `most`."""
+def all_lower_sets(graph: Graph, tables: Tables, most: int, control: Control) -> Bools2 | None:
+    """All lower sets, or those found until `control` is over; None if they are more than `most`."""
     above = parents(graph, tables)
     masks = [0] * tables.boundary
     for op, before in enumerate(above):
@@ -48,7 +49,7 @@ def all_lower_sets(graph: Graph, tables: Tables, most: int) -> Bools2 | None:
             masks[op] |= 1 << p
     found = {0}
     todo = [0]
-    while todo:
+    while todo and not control.over:
         lower = todo.pop()
         for op in range(tables.boundary):
             larger = lower | 1 << op

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from lowtide.frontends.chains import linear_chain, unet
 from lowtide.solver.baselines.kusumoto import shortest, transitions
 from lowtide.solver.baselines.lower_sets import all_lower_sets, ancestor_sets, boundary_of
+from lowtide.solver.control import Control
 from lowtide.solver.realise import Tables
 
 from ..strategies import graphs
@@ -35,7 +36,7 @@ def test_lower_sets_are_all_and_closed(graph: Graph) -> None:
     tables = Tables.of(graph)
     if tables.boundary == 0 or tables.boundary > 8:
         return
-    found = all_lower_sets(graph, tables, 10_000)
+    found = all_lower_sets(graph, tables, 10_000, Control())
     assert found is not None
     listed = {tuple(np.flatnonzero(row).tolist()) for row in found}
     expected = {
@@ -54,11 +55,13 @@ def test_lower_sets_are_all_and_closed(graph: Graph) -> None:
 def test_exact_program_against_enumeration(graph: Graph) -> None:
     """The least overhead of any increasing sequence whose every part fits."""
     tables = Tables.of(graph)
-    sets = all_lower_sets(graph, tables, 3000)
+    sets = all_lower_sets(graph, tables, 3000, Control())
     assert sets is not None
     boundary = boundary_of(graph, tables, sets)
     ticks = np.arange(1, tables.boundary + 1, dtype=np.float64)
-    steps = transitions(graph, tables, sets, boundary, ticks)
+    steps = transitions(graph, tables, sets, boundary, ticks, Control())
+    assert steps is not None
+    assert transitions(graph, tables, sets, boundary, ticks, Control(0.0)) is None
     step = {
         (number, int(steps.end[k])): k
         for number in range(len(sets))
