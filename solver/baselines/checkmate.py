@@ -108,7 +108,11 @@ def _rounded(graph: Graph, budget_bytes: int, control: Control) -> Iterator[Cand
     for allowance in ALLOWANCES:
         room = int((1 - allowance) * (budget_bytes - graph.resident_bytes))
         free = free_tensors(graph, room, 0.0)
-        program = build(graph, room + graph.resident_bytes, every_op(graph), free)
+        every = every_op(graph)
+        try:
+            program = build(graph, room + graph.resident_bytes, every, free, control=control)
+        except TimeoutError:
+            return
         answer = Highs().solve(
             replace(program.problem, integer=np.zeros_like(program.problem.integer)),
             control=control, time_limit=control.remaining, gap=GAP, threads=1, seed=0,

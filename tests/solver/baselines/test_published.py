@@ -141,3 +141,11 @@ def test_groups_of_methods_in_a_comparison() -> None:
     found = compare(graph, ["70%"], "published", time_limit=5.0)
     assert [row.method for row in found.rows] == list(PUBLISHED)
     assert all(row.plan is not None or row.reason for row in found.rows)
+
+
+def test_rounding_ends_with_the_time_while_its_program_is_built() -> None:
+    """The base order is what there is then."""
+    graph = random_graph(5, 24, training=True)
+    schedule = PUBLISHED["checkmate_lp"](graph, 1, Control(0.0))
+    assert schedule is not None
+    assert schedule.recomputes() == 0
