@@ -200,7 +200,7 @@ def _kept(saved: list[Any], overwritten: Sequence[int]) -> list[Any]:
 class Tangent:
     """The gradient of one output, as the captured program expects it."""
 
-    __slots__ = ("device", "dtype", "output", "shape", "stride")
+    __slots__ = ("_allowed", "_layouts", "device", "dtype", "output", "shape", "stride")
 
     def __init__(
         self,
@@ -209,8 +209,11 @@ class Tangent:
         stride: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
+        allowed: Callable[[tuple[int, ...]], bool] = lambda _: False,
     ) -> None:
         self.output = output
+        self._allowed = allowed
+        self._layouts: dict[tuple[int, ...], bool] = {}
         self.shape, self.stride, self.dtype, self.device = shape, stride, dtype, device
 
     def arrived(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
@@ -218,12 +221,17 @@ class Tangent:
         return gradients[self.output] if self.output >= 0 else None
 
     def of(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
-        """The gradient that arrived, in the captured layout; zeros if none did."""
+        """The gradient that arrived, in the captured layout or one that will do; zeros if none."""
         gradient = self.arrived(gradients)
         if gradient is None:
             new = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
             return new.zero_()
-        if gradient.stride() == self.stride or gradient.numel() <= 1:
+        found = gradient.stride()
+        if found == self.stride or gradient.numel() <= 1:
+            return gradient
+        if found not in self._layouts:
+            self._layouts[found] = self._allowed(found)
+        if self._layouts[found]:
             return gradient
         new = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         return new.copy_(gradient)

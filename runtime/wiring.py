@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..frontends.torch.deliveries import is_accumulating
@@ -17,6 +18,7 @@ from .fsdp import Units
 from .guards import Guards
 from .hold import held_back
 from .shared_casts import cast_parameters
+from .tangents import taken_as_it_is
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +157,8 @@ class Wiring:
                 used.add(place)
                 output = self.differentiable.index(place)
             meta = self.program.value_meta[spec.value]
-            found.append(Tangent(output, meta.shape, meta.stride, meta.dtype, meta.device))
+            allowed = partial(taken_as_it_is, self.program, spec.value)
+            found.append(Tangent(output, meta.shape, meta.stride, meta.dtype, meta.device, allowed))
         return found
 
 
