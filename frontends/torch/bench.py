@@ -79,7 +79,8 @@ def measure_memory(
     first: dict[int, int] = {}
     for index, element in enumerate(elements):
         if not isinstance(element, torch.Tensor):
-            sizes.append(-1)
+            # An output that the call was told to leave out takes nothing.
+            sizes.append(0 if element is None else -1)
             shares.append(-1)
             continue
         storage = element.untyped_storage()

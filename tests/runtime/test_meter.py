@@ -7,9 +7,15 @@ import time
 import pytest
 import torch
 
+from lowtide.frontends.torch.capture import capture
+from lowtide.frontends.torch.profile import profile
 from lowtide.runtime import meter
 from lowtide.runtime.meter import MeterError, measure_peak, measure_step_time, medians
+from lowtide.runtime.replay import replay
 from lowtide.solver.errors import InputError
+from lowtide.solver.schedule import Schedule
+
+from .schedules import plan_of
 
 KIB = 1024
 
@@ -129,3 +135,23 @@ def test_step_time_is_in_seconds() -> None:
     """A sleep of 20 ms is measured as at least that long, and its median too."""
     seconds = measure_step_time({"sleep": lambda: time.sleep(0.02)}, repeats=3, warmup=0)
     assert 0.02 <= medians(seconds)["sleep"] < 1.0
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_gradient_that_is_left_out_takes_nothing() -> None:
+    """Batch norm on the batch itself: nobody asks for the gradient of its input."""
+    torch.manual_seed(0)
+    model, x = torch.nn.BatchNorm1d(64), torch.randn(64, 64)
+    captured = profile(capture(model, x, lambda out: out.square().mean()), budget_s=1, cache=False)
+    plan = plan_of(captured.graph, Schedule.keep_everything(captured.graph))
+    module = replay(captured, plan)
+
+    def step() -> torch.Tensor:
+        loss: torch.Tensor = module(x)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    step()
+    module.zero_grad()
+    predicted = plan.peak_bytes - captured.graph.resident_bytes
+    assert measure_peak(step).peak_bytes == predicted
