@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 BASE_ORDER_CLASS = (
-    "schedules that run every op first in the base order, and again at most once between two ops"
-    " of that order"
+    "schedules that run every op first in the base order, and again at most once, in the same"
+    " order, between two ops of that order"
 )
 
 

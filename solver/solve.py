@@ -182,8 +182,9 @@ def solve(
             if possible and control.interrupt.is_set():
                 raise KeyboardInterrupt
             if not possible or not control.over:
-                proven = not possible and not in_any
                 found = _smallest(job, floor)
+                # Outside the class, ops running again in another order, there may be one.
+                proven = not possible and not in_any and found.peak > incumbent.room
                 if not proven and incumbent.offer(found, "smallest peak"):
                     return plan(found.computes, incumbent.bound_ns)
                 if not proven and control.interrupt.is_set():

@@ -355,3 +355,23 @@ def test_what_smallest_budget_finds_is_found_again() -> None:
     graph = random_graph(2, 30, training=True)
     budget = smallest_budget(graph)
     assert solve(graph, budget, time_limit=20.0, gap=0.99).peak_bytes <= budget
+
+
+def test_milp_takes_what_is_outside_of_its_class() -> None:
+    """Ops that run again in another order than the base order's can meet a smaller budget."""
+    sizes = (0, 0, 8, 62, 53, 13, 23, 54, 4, 42, 21, 22, 21)
+    io: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+        ((), (2, 3)), ((3,), (4,)), ((2, 4), (5,)), ((), (6, 7)), ((), (8,)), ((8,), ()),
+        ((8, 5), (9, 10)), ((10, 4), (11,)), ((9, 11, 2), (12,)),
+    )  # fmt: skip
+    work = (0, 0, 0, 0, 0, 59, 63, 0, 0)
+    ops = tuple(
+        Op(f"op{i}", "", i + 1, reads, makes, workspace_bytes=work[i], recompute=i not in (4, 7))
+        for i, (reads, makes) in enumerate(io)
+    )
+    tensors = tuple(Tensor(f"t{i}", s, output=i in (8, 12)) for i, s in enumerate(sizes))
+    graph = Graph("order", ops, tensors)
+    again = [0, 1, 2, 3, 4, 5, 6, 0, 1, 7, 6, 0, 8]
+    peak = simulate(graph, Schedule.from_computes(graph, again)).peak_bytes
+    plan = solve(graph, peak, method="milp", time_limit=5.0)
+    assert plan.peak_bytes <= peak
