@@ -9,6 +9,8 @@ import msgspec
 
 from lowtide.solver.units import format_bytes
 
+from ..ablation.study import Row as AblationRow
+from ..ablation.study import losses
 from ..checkmate2020.batches import METHODS as BATCH_METHODS
 from ..checkmate2020.batches import Row as BatchRow
 from ..checkmate2020.ratios import ORDER, PAPER, ratios
@@ -196,7 +198,38 @@ def chen(studies: Path) -> str | None:
     return markdown(head, rows)
 
 
+def ablation(studies: Path) -> str | None:
+    """What the results lose without each technique of `auto`."""
+    path = studies / "ablation" / "results.json"
+    if not path.exists():
+        return None
+    found = msgspec.json.decode(path.read_bytes(), type=list[AblationRow])
+    rows = []
+    for name, pairs in losses(found):
+        lost = sum(
+            full.overhead is not None and without.overhead is None for full, without in pairs
+        )
+        both = [(a, b) for a, b in pairs if a.overhead is not None and b.overhead is not None]
+        cells = [f"`{name}`", str(len(pairs))]
+        for key in ("overhead", "gap"):
+            grown = [100 * ((getattr(b, key) or 0.0) - (getattr(a, key) or 0.0)) for a, b in both]
+            if not grown:
+                cells += ["", ""]
+                continue
+            worst = max(range(len(grown)), key=grown.__getitem__)
+            row = both[worst][1]
+            cells.append(f"{sum(grown) / len(grown):+.2f}")
+            cells.append(f"{grown[worst]:+.2f} ({row.graph} at {row.budget})")
+        rows.append([*cells, str(lost) if lost else ""])
+    head = (
+        "left out", "rows", "overhead, points", "worst row", "gap, points", "worst row",
+        "plans lost",
+    )  # fmt: skip
+    return markdown(head, rows)
+
+
 BLOCKS: dict[str, Callable[[Path], str | None]] = {
+    "ablation": ablation,
     "demo": demo,
     "chen2016": chen,
     "kumar2019": kumar,
