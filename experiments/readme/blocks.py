@@ -220,10 +220,12 @@ def ablation(studies: Path) -> str | None:
             row = both[worst][1]
             cells.append(f"{sum(grown) / len(grown):+.2f}")
             cells.append(f"{grown[worst]:+.2f} ({row.graph} at {row.budget})")
+        longer = sorted(b.seconds / a.seconds for a, b in both if a.seconds > 0)
+        cells.append(f"{longer[len(longer) // 2]:.2f}, {longer[-1]:.2f}" if longer else "")
         rows.append([*cells, str(lost) if lost else ""])
     head = (
         "left out", "rows", "overhead, points", "worst row", "gap, points", "worst row",
-        "plans lost",
+        "times as long: median, worst", "plans lost",
     )  # fmt: skip
     return markdown(head, rows)
 
