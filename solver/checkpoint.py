@@ -6,14 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from .assemble import Origin, assemble
-from .baselines.base import narrow_positions
+from .baselines.base import both_phases, narrow_positions
 from .baselines.chen import (
     by_bytes,
     by_modules,
     cheap_mirrors,
     equal_segments,
     mirrored,
-    phases,
     segmented,
 )
 from .baselines.log_n import recursive
@@ -116,7 +115,7 @@ def _by_segments(
     if callable(segments):
         return segmented(graph, segments)
     names = [segments] if isinstance(segments, str) else list(segments)
-    modules = {op.module for op in graph.ops[: phases(graph).boundary]}
+    modules = {op.module for op in graph.ops[: both_phases(graph).boundary]}
     for name in names:
         if not any(m == name or m.startswith(f"{name}.") for m in modules):
             raise InputError(
@@ -131,7 +130,7 @@ def _by_depth(
 ) -> Candidate:
     if depth < 1 or branches < 1:
         raise InputError(f"depth and branches must be at least 1, not {depth} and {branches}")
-    tables = phases(graph)
+    tables = both_phases(graph)
     if boundary is None:
         positions = narrow_positions(graph, tables)
     else:

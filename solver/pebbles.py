@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .bits import members
+
 if TYPE_CHECKING:
     from .control import Control
     from .graph import Graph
@@ -94,24 +96,14 @@ class _Game:
 
     def bytes(self, state: int) -> int:
         """Bytes of a set."""
-        return sum(self.size[t] for t in bits(state))
+        return sum(self.size[t] for t in members(state))
 
     def kept(self, state: int) -> int:
         """Outputs of the graph that are there once everything in `state` is."""
         result = 0
-        for t in bits(state):
+        for t in members(state):
             result |= self.outputs[self.producer[t]]
         return result
-
-
-def bits(state: int) -> list[int]:
-    """The members of a set."""
-    found = []
-    while state:
-        low = state & -state
-        found.append(low.bit_length() - 1)
-        state ^= low
-    return found
 
 
 @dataclass
@@ -149,7 +141,7 @@ class _Search:
     def _expand(self, most: int, state: int) -> None:
         game = self.game
         kept = game.kept(state)
-        for p in {game.producer[t] for t in bits(state)}:
+        for p in {game.producer[t] for t in members(state)}:
             # Outputs that p makes itself are in `live`; those after it were made before the rest.
             live = game.live(p, state) | kept
             before = (state & ~game.makes[p]) | game.reads[p]

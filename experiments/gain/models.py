@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 import lowtide
+
+from ..models import segmenters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,37 +100,12 @@ def _images(count: int) -> dict[str, torch.Tensor]:
     return {"pixel_values": pixels, "labels": torch.zeros(count, dtype=torch.int64)}
 
 
-class _Double(nn.Sequential):
-    """Two convolutions, each with batch norm and ReLU."""
+class UNet(segmenters.UNet):
+    """With batch norm; gives the mean square of its scores."""
 
-    def __init__(self, before: int, after: int) -> None:
-        layers: list[nn.Module] = []
-        for width in (before, after):
-            layers += [nn.Conv2d(width, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
-        super().__init__(*layers)
-
-
-class UNet(nn.Module):
-    """Four levels down and up, with skips; returns the mean square of its output."""
-
-    def __init__(self, width: int = 64, levels: int = 4) -> None:
-        super().__init__()
-        widths = [width * 2**k for k in range(levels + 1)]
-        self.first = _Double(3, width)
-        pairs = list(pairwise(widths))
-        self.down = nn.ModuleList(_Double(a, b) for a, b in pairs)
-        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs))
-        self.merge = nn.ModuleList(_Double(b, a) for a, b in reversed(pairs))
-        self.last = nn.Conv2d(width, 2, 1)
+    def __init__(self) -> None:
+        super().__init__(norm=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Loss of images (batch, 3, height, width)."""
-        x = self.first(x)
-        skips = []
-        for block in self.down:
-            skips.append(x)
-            x = block(functional.max_pool2d(x, 2))
-        for up, block in zip(self.up, self.merge, strict=True):
-            x = block(torch.cat([skips.pop(), up(x)], dim=1))
-        loss: torch.Tensor = self.last(x).square().mean()
-        return loss
+        return super().forward(x).square().mean()

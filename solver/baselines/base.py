@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import LowtideError
+from ..realise import Tables
 from ..schedule import Schedule
 from ..search.evaluate import cost
+from ..simulate import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from ..control import Control
     from ..graph import Graph
-    from ..realise import Tables
 
     Ints = npt.NDArray[np.int64]
 
@@ -30,6 +31,43 @@ class NotApplicableError(LowtideError):
     """A baseline that has nothing to work on in this graph; the message says why."""
 
     exit_code = 2
+
+
+def both_phases(graph: Graph) -> Tables:
+    """The tables of a graph that has a forward and a backward phase.
+
+    Raises
+    ------
+    NotApplicableError
+        If it has one phase only.
+    """
+    tables = Tables.of(graph)
+    if not 0 < tables.boundary < len(graph.ops):
+        raise NotApplicableError(
+            f"needs a forward and a backward phase; graph {graph.name!r} has one phase only"
+        )
+    return tables
+
+
+def everything_fits(
+    graph: Graph, budget_bytes: int | None, method: str, most_ops: int
+) -> Schedule | None:
+    """The base order if it meets the budget, for programs that are to be written down otherwise.
+
+    Raises
+    ------
+    NotApplicableError
+        Without a budget, or on more than `most_ops` ops.
+    """
+    if budget_bytes is None:
+        raise NotApplicableError(f"{method} needs a budget")
+    if len(graph.ops) > most_ops:
+        raise NotApplicableError(
+            f"the program of {method} grows with the square of the ops; graph {graph.name!r} has "
+            f"{len(graph.ops)}, more than {most_ops}"
+        )
+    everything = Schedule.keep_everything(graph)
+    return everything if simulate(graph, everything).peak_bytes <= budget_bytes else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from .base import NotApplicableError, crossing_bytes, evaluate, narrow_positions
+from .base import crossing_bytes, evaluate, narrow_positions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,17 +58,7 @@ class Chain:
 
     @classmethod
     def of(cls, graph: Graph, tables: Tables, positions: Sequence[int], most: int) -> Chain:
-        """Cut at `positions`, or at `most` - 1 of them that make stages of about equal bytes.
-
-        Raises
-        ------
-        NotApplicableError
-            If the graph has no backward phase.
-        """
-        if not 0 < tables.boundary < len(graph.ops):
-            raise NotApplicableError(
-                f"needs a forward and a backward phase; graph {graph.name!r} has one phase only"
-            )
+        """Cut at `positions`, or at `most` - 1 of them that make stages of about equal bytes."""
         borders = (0, *_thinned(graph, tables, positions, most))
         return cls(graph, tables, borders, _entered(tables, borders))
 
@@ -76,11 +66,6 @@ class Chain:
     def length(self) -> int:
         """Number of stages, l."""
         return len(self.borders)
-
-    def bounds(self, stage: int) -> tuple[int, int]:
-        """First forward op of a stage and the one after its last."""
-        ends = (*self.borders[1:], self.tables.boundary)
-        return self.borders[stage], ends[stage]
 
     def run(self, runs: Runs) -> Candidate:
         """The step in which stages `runs[i]` .. i run again before the backward of stage i."""
@@ -200,15 +185,14 @@ class ChainCosts:
         What crosses into the stage [a].
     all_bytes
         What the backward phase reads of the stage, and what leaves it [a-bar].
-    forward_bytes, backward_bytes
-        Largest sum of other tensors during its forward and its backward [oF, oB].
+    backward_bytes
+        Largest sum of other tensors during its backward [oB].
     """
 
     forward_ns: Ints
     backward_ns: Ints
     input_bytes: Ints
     all_bytes: Ints
-    forward_bytes: Ints
     backward_bytes: Ints
 
     @classmethod
@@ -226,8 +210,7 @@ class ChainCosts:
                 stage_end = ends[np.searchsorted(ends, p, side="right")]
                 if users[-1] >= stage_end:
                     held[p] += arrays.size[t]
-        live_forward = _live(graph, tables, 0, boundary)
-        live_backward = _live(graph, tables, boundary, len(graph.ops))
+        live_backward = live_in_backward(graph, tables)
         turns = [*chain.entered[::-1], len(graph.ops)]
         backward = [(a, b) for a, b in pairwise(turns)][::-1]
 
@@ -240,20 +223,19 @@ class ChainCosts:
             backward_ns=np.array([arrays.time[a:b].sum() for a, b in backward], dtype=np.int64),
             input_bytes=np.array([crossing[a] for a in starts], dtype=np.int64),
             all_bytes=np.array([held[a:b].sum() for a, b in pairs], dtype=np.int64),
-            forward_bytes=np.array([most(live_forward, a, b) for a, b in pairs], dtype=np.int64),
             backward_bytes=np.array(
                 [most(live_backward, a, b) for a, b in backward], dtype=np.int64
             ),
         )
 
 
-def _live(graph: Graph, tables: Tables, start: int, end: int) -> Ints:
-    """Per op: bytes made and read within `start:end` that are live during it, with workspace."""
-    change = np.zeros(len(graph.ops) + 1, dtype=np.int64)
+def live_in_backward(graph: Graph, tables: Tables) -> Ints:
+    """Per op: bytes made in the backward phase that are live during it, with workspace."""
+    count = len(graph.ops)
+    change = np.zeros(count + 1, dtype=np.int64)
     for t, p in enumerate(tables.producer):
-        if start <= p < end:
-            within = [u for u in tables.users[t] if u < end]
-            last = end - 1 if graph.tensors[t].output else max([p, *within])
+        if p >= tables.boundary:
+            last = count - 1 if graph.tensors[t].output else max([p, *tables.users[t]])
             change[p] += graph.tensors[t].size_bytes
             change[last + 1] -= graph.tensors[t].size_bytes
     live: Ints = np.cumsum(change)[:-1] + graph.arrays.workspace

@@ -34,8 +34,14 @@ from ..milp.stages import every_op, free_tensors
 from ..realise import Tables
 from ..schedule import Schedule
 from ..search.anneal import Search
-from ..simulate import simulate
-from .base import Candidate, NotApplicableError, base_order, choose, evaluate
+from .base import (
+    Candidate,
+    NotApplicableError,
+    base_order,
+    choose,
+    evaluate,
+    everything_fits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,15 +69,8 @@ def checkmate(
     NotApplicableError
         Without a budget, or on more than `MOST_OPS` ops.
     """
-    if budget_bytes is None:
-        raise NotApplicableError("checkmate needs a budget")
-    if len(graph.ops) > MOST_OPS:
-        raise NotApplicableError(
-            f"Checkmate's program has a column for every pair of ops; graph {graph.name!r} has "
-            f"{len(graph.ops)} ops, more than {MOST_OPS}"
-        )
-    everything = Schedule.keep_everything(graph)
-    if simulate(graph, everything).peak_bytes <= budget_bytes:
+    everything = everything_fits(graph, budget_bytes, "checkmate", MOST_OPS)
+    if everything is not None or budget_bytes is None:
         return everything
     control = control or Control()
     program = Published(graph, budget_bytes)
@@ -79,7 +78,7 @@ def checkmate(
         program.problem(), control=control, time_limit=control.remaining, gap=GAP, threads=1, seed=0
     )
     if answer.values is None:
-        return everything
+        return Schedule.keep_everything(graph)
     tables = Tables.of(graph)
     computes = np.array(program.computes(answer.values), dtype=np.int64)
     return evaluate(graph, tables, computes).schedule

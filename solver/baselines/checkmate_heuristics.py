@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..realise import Tables
-from .base import NotApplicableError, base_order, choose, forward_sizes, narrow_positions, points
+from .base import (
+    NotApplicableError,
+    base_order,
+    both_phases,
+    choose,
+    forward_sizes,
+    narrow_positions,
+    points,
+)
 from .sqrt_n import checkpoint, segment
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..control import Control
     from ..graph import Graph
+    from ..realise import Tables
     from ..schedule import Schedule
     from .base import Candidate
 
@@ -82,10 +90,6 @@ def linearized_greedy(
 
 
 def _positions(graph: Graph, tables: Tables, narrow: bool) -> Sequence[int]:
-    if not 0 < tables.boundary < len(graph.ops):
-        raise NotApplicableError(
-            f"needs a forward and a backward phase; graph {graph.name!r} has one phase only"
-        )
     positions = narrow_positions(graph, tables) if narrow else range(1, tables.boundary)
     if narrow and not positions:
         raise NotApplicableError(f"graph {graph.name!r} has no articulation points")
@@ -93,7 +97,7 @@ def _positions(graph: Graph, tables: Tables, narrow: bool) -> Sequence[int]:
 
 
 def _equal(graph: Graph, *, narrow: bool) -> Iterator[Candidate]:
-    tables = Tables.of(graph)
+    tables = both_phases(graph)
     positions = _positions(graph, tables, narrow)
     yield base_order(graph, tables)
     step = max(1, round(math.sqrt(len(positions) + 1)))
@@ -101,7 +105,7 @@ def _equal(graph: Graph, *, narrow: bool) -> Iterator[Candidate]:
 
 
 def _by_bytes(graph: Graph, *, narrow: bool) -> Iterator[Candidate]:
-    tables = Tables.of(graph)
+    tables = both_phases(graph)
     positions = _positions(graph, tables, narrow)
     yield base_order(graph, tables)
     sizes = forward_sizes(graph)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
-from ..realise import Tables
-from .base import NotApplicableError, evaluate, forward_sizes
+from .base import both_phases, evaluate, forward_sizes
 from .per_block import checkpoint_groups
 from .sqrt_n import checkpoint, segment
 
@@ -27,22 +26,6 @@ CHEAP = (
     "norm", "relu", "gelu", "silu", "swish", "sigmoid", "tanh", "elu", "hardtanh", "softplus",
     "pool", "dropout", "bernoulli",
 )  # fmt: skip
-
-
-def phases(graph: Graph) -> Tables:
-    """The tables of a graph that has both phases.
-
-    Raises
-    ------
-    NotApplicableError
-        If it has one phase only.
-    """
-    tables = Tables.of(graph)
-    if not 0 < tables.boundary < len(graph.ops):
-        raise NotApplicableError(
-            f"needs a forward and a backward phase; graph {graph.name!r} has one phase only"
-        )
-    return tables
 
 
 def by_modules(names: Sequence[str]) -> Callable[[Op], str | None]:
@@ -68,7 +51,7 @@ def segmented(graph: Graph, segment_of: Callable[[Op], Hashable | None]) -> Cand
     InputError
         If no op is in a segment.
     """
-    tables = phases(graph)
+    tables = both_phases(graph)
     found = [segment_of(op) for op in graph.ops[: tables.boundary]]
     number: dict[Hashable, int] = {}
     for key in found:
@@ -88,7 +71,7 @@ def equal_segments(graph: Graph, count: int) -> Candidate:
     InputError
         If there are not that many ops.
     """
-    tables = phases(graph)
+    tables = both_phases(graph)
     if not 1 <= count <= tables.boundary:
         raise InputError(f"segments must be between 1 and {tables.boundary}, not {count}")
     borders = [tables.boundary * i // count for i in range(1, count)]
@@ -105,7 +88,7 @@ def by_bytes(graph: Graph, limit: float, boundary: Callable[[Op], bool] | None) 
     boundary
         Whether a border may lie right after an op (membership in C); None: anywhere.
     """
-    tables = phases(graph)
+    tables = both_phases(graph)
     ops = graph.ops[: tables.boundary]
     positions = [i + 1 for i, op in enumerate(ops[:-1]) if boundary is None or boundary(op)]
     borders = segment(forward_sizes(graph), positions, limit)
@@ -124,7 +107,7 @@ def mirrored(graph: Graph, mirror: Callable[[Op], int]) -> Candidate:
     An op of count 0 is kept. One of count m runs at most m times more: after each of the first
     m - 1 its result is dropped again at once, after the last it stays until its last need.
     """
-    tables = phases(graph)
+    tables = both_phases(graph)
     counts = [max(0, mirror(op)) for op in graph.ops[: tables.boundary]]
     present = [
         not able or counts[p] == 0

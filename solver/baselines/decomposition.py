@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 import networkx as nx
 
+from ..bits import members
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -63,16 +65,6 @@ def decompose(graph: Graph, kind: Kind) -> nx.Graph:
 def width(tree: nx.Graph) -> int:
     """Size of the largest bag, less one."""
     return max((len(bag) for bag in tree.nodes), default=0) - 1
-
-
-def members(bits: int) -> list[int]:
-    """The numbers in a bit set, ascending."""
-    found = []
-    while bits:
-        low = bits & -bits
-        found.append(low.bit_length() - 1)
-        bits ^= low
-    return found
 
 
 @dataclass(frozen=True)

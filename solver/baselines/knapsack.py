@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from ..realise import Tables, saved_array
-from .base import NotApplicableError, base_order, choose, evaluate
+from ..realise import saved_array
+from .base import base_order, both_phases, choose, evaluate
 from .greedy import saved_anyway
 
 if TYPE_CHECKING:
@@ -71,11 +71,7 @@ def knapsack_greedy(
 
 
 def _candidates(graph: Graph, fill: Callable[[Floats, Ints, float], Bools]) -> Iterator[Candidate]:
-    tables = Tables.of(graph)
-    if not 0 < tables.boundary < len(graph.ops):
-        raise NotApplicableError(
-            f"needs a forward and a backward phase; graph {graph.name!r} has one phase only"
-        )
+    tables = both_phases(graph)
     yield base_order(graph, tables)
     saved = saved_anyway(tables)
     items = np.flatnonzero(saved)

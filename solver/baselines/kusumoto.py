@@ -26,8 +26,9 @@ import numpy as np
 from numba import njit
 
 from ..control import Control
-from ..realise import Tables, saved_array
-from .base import NotApplicableError, base_order, choose, evaluate
+from ..realise import saved_array
+from .base import NotApplicableError, base_order, both_phases, choose, evaluate
+from .chain import live_in_backward
 from .lower_sets import all_lower_sets, ancestor_sets, boundary_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..graph import Graph
+    from ..realise import Tables
     from ..schedule import Schedule
     from .base import Candidate
 
@@ -59,7 +61,7 @@ def kusumoto_exact(
     NotApplicableError
         If the graph has no backward phase, or more than `EXACT_SETS` lower sets.
     """
-    tables = _tables(graph)
+    tables = both_phases(graph)
     sets = all_lower_sets(graph, tables, EXACT_SETS, control or Control())
     if sets is None:
         raise NotApplicableError(
@@ -79,18 +81,9 @@ def kusumoto(
     NotApplicableError
         If the graph has no backward phase.
     """
-    tables = _tables(graph)
+    tables = both_phases(graph)
     sets = ancestor_sets(graph, tables, MOST_SETS)
     return choose(_candidates(graph, tables, sets, control), budget_bytes, control)
-
-
-def _tables(graph: Graph) -> Tables:
-    tables = Tables.of(graph)
-    if not 0 < tables.boundary < len(graph.ops):
-        raise NotApplicableError(
-            f"needs a forward and a backward phase; graph {graph.name!r} has one phase only"
-        )
-    return tables
 
 
 def _candidates(
@@ -207,15 +200,8 @@ def transitions(
 
 def _gradient_bytes(graph: Graph, tables: Tables) -> Ints:
     """Per forward op: bytes of the backward phase that live while its backward ops run."""
-    arrays, forward, count = graph.arrays, tables.boundary, len(graph.ops)
-    change = np.zeros(count + 1, dtype=np.int64)
-    for t, p in enumerate(tables.producer):
-        if p >= forward:
-            users = tables.users[t]
-            stays = graph.tensors[t].output
-            change[p] += arrays.size[t]
-            change[count if stays else max([p, *users]) + 1] -= arrays.size[t]
-    live = np.cumsum(change)[:-1] + arrays.workspace
+    forward, count = tables.boundary, len(graph.ops)
+    live = live_in_backward(graph, tables)
     result = np.zeros(forward, dtype=np.int64)
     for op in range(forward, count):
         for t in tables.inputs[op]:

@@ -24,8 +24,7 @@ from ..clauses import solve_until
 from ..control import Control
 from ..realise import Tables
 from ..schedule import Schedule
-from ..simulate import simulate
-from .base import NotApplicableError, evaluate
+from .base import evaluate, everything_fits
 from .chain import pruned
 
 if TYPE_CHECKING:
@@ -46,20 +45,13 @@ def moccasin(
     NotApplicableError
         Without a budget, or on more than `MOST_OPS` ops.
     """
-    if budget_bytes is None:
-        raise NotApplicableError("moccasin needs a budget")
-    if len(graph.ops) > MOST_OPS:
-        raise NotApplicableError(
-            f"Moccasin's time axis grows with the square of the ops; graph {graph.name!r} has "
-            f"{len(graph.ops)} ops, more than {MOST_OPS}"
-        )
-    everything = Schedule.keep_everything(graph)
-    if simulate(graph, everything).peak_bytes <= budget_bytes:
+    everything = everything_fits(graph, budget_bytes, "moccasin", MOST_OPS)
+    if everything is not None or budget_bytes is None:
         return everything
     control = control or Control()
     computes = Retention(graph, budget_bytes).solve(control)
     if computes is None:
-        return everything
+        return Schedule.keep_everything(graph)
     tables = Tables.of(graph)
     array = pruned(tables.arrays, np.array(computes, dtype=np.int64))
     return evaluate(graph, tables, array).schedule

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..realise import Tables
-from .base import base_order, choose, points
+from .base import base_order, both_phases, choose, points
 from .chain import linearized
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def reruns(steps: int, snapshots: int) -> Runs:
 
 
 def _candidates(graph: Graph) -> Iterator[Candidate]:
-    tables = Tables.of(graph)
+    tables = both_phases(graph)
     chains = linearized(graph, tables, STAGES)
     yield base_order(graph, tables)
     for chain in chains:

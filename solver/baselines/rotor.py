@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from ..realise import Tables
-from .base import base_order, choose
+from .base import base_order, both_phases, choose
 from .chain import ChainCosts, linearized
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def reruns(cut: Cuts3, enters: Ints, whole: Ints, slots: int) -> Runs | None:
 
 
 def _candidates(graph: Graph) -> Iterator[Candidate]:
-    tables = Tables.of(graph)
+    tables = both_phases(graph)
     chains = linearized(graph, tables, STAGES)
     yield base_order(graph, tables)
     for chain in chains:

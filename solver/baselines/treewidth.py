@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..bits import members
 from ..realise import Tables
 from .base import NotApplicableError, base_order, choose, evaluate
 from .chain import pruned
-from .decomposition import decompose, dependencies, members, separators
+from .decomposition import decompose, dependencies, separators
 from .thin import thin
 
 if TYPE_CHECKING:

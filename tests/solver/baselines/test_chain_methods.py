@@ -125,7 +125,7 @@ def test_rotor_is_optimal_on_small_chains(data: st.DataObject, length: int) -> N
     enters = some(1, 4)
     costs = ChainCosts(
         forward_ns=some(1, 9), backward_ns=some(1, 9), input_bytes=enters,
-        all_bytes=enters + some(0, 5), forward_bytes=np.zeros(length, dtype=np.int64),
+        all_bytes=enters + some(0, 5),
         backward_bytes=some(0, 3),
     )  # fmt: skip
     best, cut = solve_chain(costs, 1.0, 30)

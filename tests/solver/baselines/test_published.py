@@ -79,7 +79,7 @@ def test_valid_on_random_graphs(name: str, graph: Graph, share: float) -> None:
     budget = graph.resident_bytes + int(share * (base.peak_bytes - graph.resident_bytes))
     found = run(graph, name, budget, 2.0)
     if found is not None:
-        assert found.peak_bytes <= max(budget, base.peak_bytes) or name in ("treewidth",)
+        assert found.peak_bytes <= max(budget, base.peak_bytes)
 
 
 @settings(max_examples=20, deadline=None)

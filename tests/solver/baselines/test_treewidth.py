@@ -9,8 +9,9 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 
-from lowtide.solver.baselines.decomposition import decompose, members, separators, width
+from lowtide.solver.baselines.decomposition import decompose, separators, width
 from lowtide.solver.baselines.treewidth import executions
+from lowtide.solver.bits import members
 from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
