@@ -5,11 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lowtide.solver.clauses import solve_until
 from lowtide.solver.control import Control, interrupts_later
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def pythons_handler() -> Iterator[None]:
+    """Ctrl-C as in a terminal: programs that a shell puts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def compiling(signals: int, steps: list[str]) -> None:
@@ -36,6 +48,7 @@ def test_a_second_ctrl_c_does_not_wait() -> None:
     with pytest.raises(KeyboardInterrupt):
         compiling(2, steps)
     assert not steps
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_clause_learning_ends_with_its_control() -> None:
