@@ -19,6 +19,7 @@ from ..solver.errors import ReplayError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from ..frontends.torch.switches import Running
     from .code import StepCode
     from .fsdp import Units
     from .shared_casts import CastContext
@@ -74,13 +75,16 @@ class Run:
         Whether the running backward leaves the saved values for another one.
     saved
         Values that backward needs; None once a backward has consumed them.
+    settings
+        What backward may run otherwise than forward did, and how it was in forward; None if
+        backward runs nothing again.
     units
         Sharded units whose parameters the code asks for; None without.
     """
 
     __slots__ = (
-        "absent", "alarm", "casts", "code", "device", "keeping", "running", "saved", "taken",
-        "tangents", "units", "watched",
+        "absent", "alarm", "casts", "code", "device", "keeping", "running", "saved", "settings",
+        "taken", "tangents", "units", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +102,7 @@ class Run:
         self.saved: list[Any] | None = saved
         self.alarm: Callable[[], None] | None = None
         self.casts: CastContext | None = None
+        self.settings: tuple[Running, list[Any]] | None = None
         self.absent: frozenset[int] = frozenset()
         self.keeping = False
         self.watched: list[tuple[torch.Tensor, int, str]] = []
@@ -116,6 +121,8 @@ class Run:
         RuntimeError
             As PyTorch does: on a second backward without `retain_graph`, and if a tensor that
             backward reads was changed in place since forward.
+        ReplayError
+            If a setting that kernels read is another one than in forward, and some run again.
         """
         saved = self.saved
         if saved is None:
@@ -126,6 +133,14 @@ class Run:
                     "one of the variables needed for gradient computation has been modified by an "
                     f"inplace operation: {name} ({tensor.type()} {list(tensor.shape)}) is at "
                     f"version {tensor._version}; expected version {version} instead"
+                )
+        if self.settings is not None:
+            running, before = self.settings
+            words = running.difference(before)
+            if words:
+                raise ReplayError(
+                    f"{words}, and operators of forward run again in it, which would compute "
+                    "otherwise: keep such settings the same from forward to backward"
                 )
         if self.casts is not None:
             self.casts.backward()

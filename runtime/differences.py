@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
 from ..solver.errors import ReplayError
+from .ambient import ambient_differences
 from .flatten import children, describe_structure, leaf_names
 from .fsdp import PLAIN
 
@@ -64,7 +65,8 @@ def differences(
     for words in _behaviour_differences(program, guards.behaviours, model, loss_fn):
         yield Difference(words, "", True)
     yield from _settings_differences(program, model, loss_fn)
-    yield from _autocast_differences(program)
+    for what, advice in ambient_differences(program):
+        yield Difference(what, advice, False)
     yield from _argument_differences(program, args, kwargs, guards.exact)
     yield from _state_differences(guards, model, loss_fn)
 
@@ -166,33 +168,6 @@ def _settings_differences(program: Program, model: nn.Module, loss_fn: Any) -> I
                 "capture and solve again",
                 True,
             )
-
-
-def autocast_kinds(program: Program) -> list[str]:
-    """Device types whose autocast matters."""
-    kinds = {"cpu", *(meta.device.type for meta in program.value_meta)}
-    return sorted((kinds | {kind for kind, _ in program.autocast}) - {"meta"})
-
-
-def _autocast_differences(program: Program) -> Iterator[Difference]:
-    planned = dict(program.autocast)
-    for kind in autocast_kinds(program):
-        found = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        wanted = planned.get(kind)
-        if found is not wanted:
-            now, then = (f"on ({dtype})" if dtype else "off" for dtype in (found, wanted))
-            yield Difference(
-                f"autocast on {kind} is {now} and was {then} when captured",
-                "call under the same autocast, or capture and solve again",
-                False,
-            )
-    if torch.is_autocast_cache_enabled() is not program.autocast_cache:
-        now, then = ("off", "on") if program.autocast_cache else ("on", "off")
-        yield Difference(
-            f"autocast's cache of casts is {now} and was {then} when captured",
-            f"switch it {then}, or capture and solve again",
-            False,
-        )
 
 
 def _argument_differences(

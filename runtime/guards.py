@@ -16,8 +16,9 @@ from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
+from .ambient import ambient_lines
 from .behaviour import Behaviour, forward_differs, hook_keys
-from .differences import LOSS, autocast_kinds, modules_of, same_literal, same_strides
+from .differences import LOSS, modules_of, same_literal, same_strides
 from .flatten import flatten_lines
 from .fsdp import PLAIN, is_sharded, same_class
 from .literals import Namespace, write_argument
@@ -327,17 +328,7 @@ def _state_lines(
         text = write_argument(value, names, lambda _: None)
         settings.setdefault(module(path), []).append(f"{module(path)}.{name} != {text}")
     lines.extend(f"if {' or '.join(tests)}: return None" for tests in settings.values())
-    names.globals["autocast_on"] = torch.is_autocast_enabled
-    names.globals["autocast_dtype"] = torch.get_autocast_dtype
-    planned = dict(program.autocast)
-    for kind in autocast_kinds(program):
-        test = f"autocast_on({kind!r})"
-        if kind in planned:
-            dtype = names.bind(planned[kind], str(planned[kind]))
-            test = f"not {test} or autocast_dtype({kind!r}) is not {dtype}"
-        lines.append(f"if {test}: return None")
-    names.globals["autocast_cache"] = torch.is_autocast_cache_enabled
-    lines.append(f"if autocast_cache() is not {program.autocast_cache}: return None")
+    lines += ambient_lines(program, names)
     places: dict[str, str] = {}
     for place, spec in enumerate(inputs):
         if spec.kind in ("param", "buffer"):

@@ -54,8 +54,9 @@ class ReplayModule(Face):
 
     Checked in each call: arguments (structure, shapes, dtypes, devices, strides, other values),
     parameters and buffers (found by name: present, same look, tied as they were), modules (mode,
-    class, code, hooks, number of children, plain attributes) and ambient autocast, all against the
-    time of the capture. Not checked: what the code reads from other Python objects.
+    class, code, hooks, number of children, plain attributes), ambient autocast, and the global
+    settings of PyTorch that decide of which operators a step is made, all against the time of the
+    capture. Not checked: what the code reads from other Python objects.
 
     Buffers are updated by the plan, mostly at the end of forward. If an operator raises before
     that, some hold older contents than the plain run leaves; none is half written.
@@ -118,7 +119,7 @@ class ReplayModule(Face):
             If arguments, parameters or modules are not those of the captured call, or it is inside
             a `torch.func` transform or forward-mode AD.
         """
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             return self.captured.call(args, kwargs)
         wiring: Wiring = self.__dict__.get("_sharded") or self._wiring
         loss_fn = self.captured.loss_fn
@@ -256,6 +257,8 @@ class ReplayModule(Face):
         code = wiring.code
         run = Run(code, wiring.tangents, saved, wiring.units)
         run.casts = casts
+        if wiring.running is not None:
+            run.settings = wiring.running, wiring.running.now()
         if wiring.alarm:
             run.alarm = wiring.warn
         for place in code.watched_inputs:

@@ -7,9 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..frontends.torch.deliveries import is_accumulating
+from ..frontends.torch.switches import Running
 from ..solver.simulate import peak_on_existing, simulate
 from ..solver.units import format_bytes
 from .algorithms import warn_of_benchmarks
+from .ambient import device_kinds
 from .arena import plan_arena
 from .autograd import Tangent
 from .behaviour import behaviours_of
@@ -50,6 +52,16 @@ def reach(program: Program, values: Sequence[int]) -> frozenset[int]:
         for i, spec in enumerate(program.inputs)
         if spec.kind in ("param", "input") and spec.value in seen
     )
+
+
+def _runs_again(program: Program, schedule: Schedule) -> bool:
+    """Whether backward runs operators again that forward ran."""
+    seen: set[int] = set()
+    for op in schedule.computes():
+        if op in seen and program.graph.ops[op].phase == "forward":
+            return True
+        seen.add(op)
+    return False
 
 
 class Wiring:
@@ -103,6 +115,7 @@ class Wiring:
             if i in reach(program, [self.code.output_values[out] for out in self.refused])
         ]
         self.cast = cast_parameters(program)
+        self.running = Running(device_kinds(program)) if _runs_again(program, schedule) else None
         self.tangents = self._tangents()
         self.plain_leaves = [spec.literal for spec in specs]
         self.existing_peak_bytes = self._existing_peak(schedule)

@@ -246,6 +246,7 @@ def assemble(
         settings=settings_of(root),
         autocast=step.autocast,
         autocast_cache=step.autocast_cache,
+        switches=step.switches,
         questions=step.questions,
     )
 

@@ -123,6 +123,8 @@ def capture_call(
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if times not in ("roofline", "measured", "none"):
         raise InputError(f"times={times!r}: choose roofline, measured or none")
+    if torch.is_inference_mode_enabled():
+        raise CaptureError("nothing can be trained in inference mode: capture outside of it")
     takes_batch = loss_fn is not None and loss_takes_batch(loss_fn)
     where = None if device is None else torch.device(device)
     refuse_modules(model, loss_fn, trace_hooks)

@@ -241,6 +241,8 @@ class Program:
         Device type and data type of each ambient autocast under which the step was captured.
     autocast_cache
         Whether autocast kept the casts of weights.
+    switches
+        Global settings of PyTorch that the trace read, by name: which kernels are on, for instance.
     questions
         What the step asked about the batch, with the answers that it followed.
     """
@@ -261,6 +263,7 @@ class Program:
     settings: tuple[tuple[str, str, int | float | str | None], ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     autocast_cache: bool = True
+    switches: tuple[tuple[str, Any], ...] = ()
     questions: tuple[Question, ...] = ()
 
 

@@ -19,6 +19,7 @@ from . import export
 from .autocasts import cast_once
 from .output import flatten_output
 from .sources import shown
+from .switches import traced
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Step(nn.Module):
         self.questions: tuple[Question, ...] = ()
         self.autocast = ambient_autocast()
         self.autocast_cache = torch.is_autocast_cache_enabled()
+        self.switches = traced()
         self.names = module_names(root)
 
     def run(
