@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .code import StepCode
     from .fsdp import Units
     from .shared_casts import CastContext
+    from .sums import Sums
 
 _FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -78,13 +79,15 @@ class Run:
     settings
         What backward may run otherwise than forward did, and how it was in forward; None if
         backward runs nothing again.
+    sums
+        Follows gradients that other ones may be added to; None if there are none such.
     units
         Sharded units whose parameters the code asks for; None without.
     """
 
     __slots__ = (
         "absent", "alarm", "casts", "code", "device", "keeping", "running", "saved", "settings",
-        "taken", "tangents", "units", "watched",
+        "sums", "taken", "tangents", "units", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +105,7 @@ class Run:
         self.saved: list[Any] | None = saved
         self.alarm: Callable[[], None] | None = None
         self.casts: CastContext | None = None
+        self.sums: Sums | None = None
         self.settings: tuple[Running, list[Any]] | None = None
         self.absent: frozenset[int] = frozenset()
         self.keeping = False
@@ -278,6 +282,8 @@ class _Stage(torch.autograd.Function):
             if run.alarm is not None and any(map(_holds_gradient, ctx.next_functions)):
                 run.alarm()
         final = run.advance(ctx.stage)
+        if run.sums is not None:
+            run.sums.follow(ctx.stage, final, ctx.next_functions)
         following = ctx.next_functions[0][0] if ctx.stage + 1 < len(run.code.stages) else None
         if following is None or not torch._C._will_engine_execute_node(following):
             run.stop()

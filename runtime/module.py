@@ -256,7 +256,7 @@ class ReplayModule(Face):
         """Give outputs their autograd history, in place in `values`."""
         code = wiring.code
         run = Run(code, wiring.tangents, saved, wiring.units)
-        run.casts = casts
+        run.casts, run.sums = casts, wiring.sums
         if wiring.running is not None:
             run.settings = wiring.running, wiring.running.now()
         if wiring.alarm:

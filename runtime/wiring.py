@@ -20,6 +20,7 @@ from .fsdp import Units
 from .guards import Guards
 from .hold import held_back
 from .shared_casts import cast_parameters
+from .sums import sums_of
 from .tangents import taken_as_it_is
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Wiring:
             for stage in self.code.stages
             if stage
         ]
+        self.sums = sums_of(program, self.code.stages)
         self.input_names = [
             program.inputs[i].fqn or f"input {program.inputs[i].position}" for i in kept
         ]
