@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from ..frontends.torch.bindings import function_of
 from ..frontends.torch.inplace import placed_variant_of, variant_of
 from ..frontends.torch.program import Kind, ValueRef
 from ..solver.errors import ReplayError
@@ -230,14 +232,28 @@ class Emitter:
         self.line(f"{set_name}(s); del s")
 
     def _assign(self, call: Call, held: frozenset[int], note: str) -> None:
-        target = call.target
-        name = getattr(target, "__name__", type(target).__name__).removesuffix(".default")
-        # Calling the overload's own C++ function saves about a microsecond of Python.
-        function = target._op if type(target) is torch._ops.OpOverload else target
         words = [self._argument(argument) for argument in call.args]
         words += [f"{key}={self._argument(argument)}" for key, argument in call.kwargs.items()]
-        text = f"{self.namespace.bind(function, name)}({', '.join(words)})"
+        text = f"{self._function(call)}({', '.join(words)})"
         self._store(call.outputs, held, text, unpack=call.unpack, note=note)
+
+    def _function(self, call: Call) -> str:
+        """Name of the function that runs a call."""
+        args, kwargs = pytree.tree_map(
+            self._stand_in,
+            (call.args, call.kwargs),
+            is_leaf=lambda item: isinstance(item, ValueRef),
+        )
+        target = call.target
+        name = getattr(target, "__name__", type(target).__name__).removesuffix(".default")
+        return self.namespace.bind(function_of(target, args, kwargs), name)
+
+    def _stand_in(self, argument: Any) -> Any:
+        """What looks like a value, for an argument that names one."""
+        if not isinstance(argument, ValueRef):
+            return argument
+        meta = self.program.value_meta[argument.index]
+        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
 
     def _assign_over(self, call: Call, tensor: int, held: frozenset[int], note: str) -> None:
         """Put a result where `tensor` is, whose names are deleted right after."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...runtime.meter import measure_peak
+from .bindings import function_of
 from .profile_cache import Measurement
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def as_replayed() -> Iterator[None]:
 
 def run_once(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
     """The call as a function without arguments."""
-    target = getattr(call.target, "_op", call.target)
-    return lambda: target(*args, **kwargs)
+    function = function_of(call.target, args, kwargs)
+    return lambda: function(*args, **kwargs)
 
 
 def measure_memory(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 MAX_ENTRIES = 20_000
 
 
