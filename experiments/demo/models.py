@@ -8,11 +8,13 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block."""
+    """A pre-norm transformer block; `attention_dropout` is of the attention's probabilities."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(
+        self, width: int, heads: int, dropout: float, attention_dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.attention_dropout = heads, attention_dropout
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -23,7 +25,8 @@ class Block(nn.Module):
         batch, length, width = x.shape
         parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        dropped = self.attention_dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropped, is_causal=True)
         x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(batch, length, width)))
         y: torch.Tensor = x + self.drop(self.down(functional.gelu(self.up(self.norm2(x)))))
         return y
@@ -33,12 +36,21 @@ class Gpt(nn.Module):
     """Predicts the next byte; returns the loss."""
 
     def __init__(
-        self, layers: int = 8, width: int = 128, heads: int = 4, length: int = 128
+        self,
+        layers: int = 8,
+        width: int = 128,
+        heads: int = 4,
+        length: int = 128,
+        *,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(256, width)
         self.place = nn.Parameter(0.02 * torch.randn(length, width))
-        self.blocks = nn.ModuleList(Block(width, heads, 0.1) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, dropout, attention_dropout) for _ in range(layers)
+        )
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
         nn.init.normal_(self.embed.weight, std=0.02)
         self.head.weight = self.embed.weight

@@ -61,15 +61,24 @@ def cnn() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return _WithLoss(body), (torch.rand(16, 3, 32, 32), torch.randint(0, 10, (16,)))
 
 
-class _LanguageModel(nn.Module):
-    """A Hugging Face language model that returns its loss only."""
+class LanguageModel(nn.Module):
+    """A Hugging Face language model that returns its loss only.
 
-    def __init__(self, body: nn.Module) -> None:
+    Parameters
+    ----------
+    body
+        The model.
+    options
+        Further arguments of its forward.
+    """
+
+    def __init__(self, body: nn.Module, **options: Any) -> None:
         super().__init__()
-        self.body = body
+        self.body, self.options = body, options
 
     def forward(self, ids: torch.Tensor) -> Any:
-        return self.body(input_ids=ids, labels=ids, use_cache=False).loss
+        """Loss of tokens (batch, length)."""
+        return self.body(input_ids=ids, labels=ids, **self.options).loss
 
 
 def _gpt2(layers: int, width: int, vocabulary: int, length: int) -> Any:
@@ -82,7 +91,8 @@ def _gpt2(layers: int, width: int, vocabulary: int, length: int) -> Any:
         vocab_size=vocabulary,
         n_positions=max(128, length),
     )
-    return _LanguageModel(GPT2LMHeadModel(config)), (torch.randint(0, vocabulary, (1, length)),)
+    ids = torch.randint(0, vocabulary, (1, length))
+    return LanguageModel(GPT2LMHeadModel(config), use_cache=False), (ids,)
 
 
 def gpt2_tiny() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -18,6 +18,9 @@ from ..chen2016.__main__ import Results as ChenResults
 from ..kusumoto2019.__main__ import Row as KusumotoRow
 from ..papers.rows import read
 from ..papers.trained import Row as TrainedRow
+from ..step_time.rows import Result as StepTime
+from ..step_time.table import HEAD as STEP_TIME_HEAD
+from ..step_time.table import lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -230,9 +233,19 @@ def ablation(studies: Path) -> str | None:
     return markdown(head, rows)
 
 
+def step_time(studies: Path) -> str | None:
+    """Peaks and times against PyTorch's own checkpoints and budget."""
+    path = studies / "step_time" / "results.json"
+    if not path.exists():
+        return None
+    found = msgspec.json.decode(path.read_bytes(), type=list[StepTime])
+    return markdown(STEP_TIME_HEAD, lines(found))
+
+
 BLOCKS: dict[str, Callable[[Path], str | None]] = {
     "ablation": ablation,
     "demo": demo,
+    "step_time": step_time,
     "chen2016": chen,
     "kumar2019": kumar,
     "checkmate2020": checkmate,

@@ -1,0 +1,1 @@
+"""Step time and peak against what PyTorch offers: checkpoints and the activation memory budget."""

@@ -1,0 +1,193 @@
+"""One model: every rival, and lowtide at its peak and at its time."""
+
+from __future__ import annotations
+
+import gc
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+import lowtide
+from lowtide.solver.units import format_bytes
+
+from .measure import Bench
+from .plans import Frontier
+from .rivals import BLOCK, BUDGET, SELECTIVE, Contender, memory_budget, per_block, selective
+from .rows import Planned, Result, Rival
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import nn
+
+    from .models import Subject
+
+SETTINGS = (0.7, 0.3, 0.1)
+FEW = 3  # timed steps of what is only to be chosen from
+SAVED = 0.1  # of the plain peak, at least, for a budget that is shown
+
+
+def study(
+    name: str,
+    subject: Subject,
+    *,
+    settings: Sequence[float] = SETTINGS,
+    repeats: int = 7,
+    time_limit: float = 6.0,
+    told: Callable[[str], None],
+) -> Result:
+    """Measure one model.
+
+    Parameters
+    ----------
+    settings
+        Of PyTorch's memory budget.
+    repeats
+        Timed steps of each contender.
+    time_limit
+        Seconds for each plan.
+    told
+        Hears of progress.
+    """
+    torch.set_num_threads(1)
+    model, batch = subject.make()
+    bench = Bench(Contender(model, model), batch)
+    told(f"{name}: plain, {format_bytes(bench.plain_bytes)}")
+    captured = lowtide.capture(model, batch, times="measured")
+    frontier = Frontier(captured.graph, time_limit)
+    graph = captured.graph
+    told(f"{name}: {len(graph.ops)} ops, {graph.meta.get('profile', '')}")
+    contenders, rivals = _rivals(subject, bench, model, settings, told)
+    # A first look at times: which budget is best, and what lowtide has to be as fast as.
+    replays = {_key(frontier.unplanned): _replay(captured, frontier.unplanned)}
+    ratios, _ = bench.ratios({**contenders, **replays}, FEW)
+    unplanned = ratios[_key(frontier.unplanned)]
+    rivals = {key: _timed(rival, ratios.get(key, 0.0)) for key, rival in rivals.items()}
+    budgets = [rival for rival in rivals.values() if rival.name == BUDGET]
+    chosen = _chosen(rivals, bench.plain_bytes)
+    at_peak: dict[str, lowtide.Plan] = {}
+    for key, rival in chosen.items():
+        if rival.outcome is None:
+            continue
+        plan = frontier.within(rival.outcome.peak_bytes)
+        if plan is not None:
+            at_peak[key] = plan
+        told(f"{name}: at the peak of {key}: {_words(plan)}")
+    measured = [frontier.unplanned, *at_peak.values()]
+    for key, rival in chosen.items():
+        if rival.outcome is not None:
+            plan = frontier.within_time(rival.outcome.ratio / unplanned - 1.0)
+            told(f"{name}: in the time of {key}: {_words(plan)}")
+            measured += [] if plan is None else [plan]
+    replays = {_key(plan): _replay(captured, plan) for plan in measured}
+    outcomes = {key: bench.outcome(replay) for key, replay in replays.items()}
+    told(f"{name}: timing {len(chosen)} rivals and {len(replays)} plans")
+    final = {key: contenders[key] for key in chosen if key in contenders}
+    ratios, milliseconds = bench.ratios({**final, **replays}, repeats)
+    planned = {
+        _key(plan): Planned(
+            msgspec.structs.replace(outcomes[_key(plan)], ratio=ratios[_key(plan)]),
+            frontier.room(plan), plan.overhead, plan.gap, plan.solve_seconds,
+        )
+        for plan in measured
+    }  # fmt: skip
+    found = []
+    for key, rival in chosen.items():
+        timed = _timed(rival, ratios.get(key, 0.0))
+        plan = at_peak.get(key)
+        found.append(
+            msgspec.structs.replace(
+                timed,
+                same_peak=None if plan is None else planned[_key(plan)],
+                same_time=_smallest(timed, list(planned.values())),
+            )
+        )
+    del contenders, final, replays
+    torch._dynamo.reset()
+    gc.collect()
+    return Result(
+        name, subject.title, len(graph.ops), bench.plain_bytes, milliseconds,
+        planned[_key(frontier.unplanned)], found, budgets,
+        sorted(planned.values(), key=lambda one: one.outcome.peak_bytes),
+    )  # fmt: skip
+
+
+def _rivals(
+    subject: Subject,
+    bench: Bench,
+    model: nn.Module,
+    settings: Sequence[float],
+    told: Callable[[str], None],
+) -> tuple[dict[str, Contender], dict[str, Rival]]:
+    """Those that run, and the peak and bits of all."""
+    blocks = subject.blocks(model)
+    makers: dict[str, tuple[str, float | None, Callable[[], Contender]]] = {
+        BLOCK: (BLOCK, None, lambda: per_block(model, blocks)),
+        SELECTIVE: (SELECTIVE, None, lambda: selective(model, blocks)),
+    }
+    for share in settings:
+        made = lambda share=share: memory_budget(model, share)  # noqa: E731
+        makers[f"{BUDGET} {share}"] = (BUDGET, share, made)
+    contenders, rivals = {}, {}
+    for key, (name, setting, make) in makers.items():
+        try:
+            contender = make()
+            outcome = bench.outcome(contender)
+        except RuntimeError as error:  # theirs to raise: what cannot be compiled or recomputed
+            why = str(error).strip().splitlines()[0]
+            rivals[key] = Rival(name, setting, None, why)
+            told(f"{key} fails: {why}")
+            continue
+        contenders[key] = contender
+        rivals[key] = Rival(name, setting, outcome)
+        told(f"{key}: {format_bytes(outcome.peak_bytes)}, gradients off by {outcome.error:.1e}")
+    return contenders, rivals
+
+
+def _chosen(rivals: dict[str, Rival], plain_bytes: int) -> dict[str, Rival]:
+    """One of each kind: the fastest budget of those that save something."""
+
+    def worth(key: str) -> tuple[bool, float]:
+        outcome = rivals[key].outcome
+        if outcome is None:
+            return True, math.inf
+        return outcome.peak_bytes > (1 - SAVED) * plain_bytes, outcome.ratio
+
+    budgets = [key for key, rival in rivals.items() if rival.name == BUDGET]
+    best = min(budgets, key=worth, default=None)
+    return {k: rival for k, rival in rivals.items() if rival.name != BUDGET or k == best}
+
+
+def _smallest(rival: Rival, plans: Sequence[Planned]) -> Planned | None:
+    """The smallest plan that was measured to take no longer than the rival."""
+    if rival.outcome is None:
+        return None
+    limit = rival.outcome.ratio
+    fast = [plan for plan in plans if plan.outcome.ratio <= limit]
+    return min(fast, key=lambda plan: plan.outcome.peak_bytes, default=None)
+
+
+def _timed(rival: Rival, ratio: float) -> Rival:
+    if rival.outcome is None:
+        return rival
+    return msgspec.structs.replace(
+        rival, outcome=msgspec.structs.replace(rival.outcome, ratio=ratio)
+    )
+
+
+def _replay(captured: lowtide.Captured, plan: lowtide.Plan) -> Contender:
+    module = lowtide.replay(captured, plan)
+    return Contender(module, module)
+
+
+def _key(plan: lowtide.Plan) -> str:
+    return f"plan {plan.peak_bytes} {plan.time_ns} {hash(plan.steps)}"
+
+
+def _words(plan: lowtide.Plan | None) -> str:
+    if plan is None:
+        return "no plan"
+    room = plan.peak_bytes - plan.resident_bytes
+    return f"{format_bytes(room)}, {plan.overhead:+.2%} in {plan.solve_seconds:.1f} s"

@@ -1,0 +1,75 @@
+"""The table: a line for each rival and model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowtide.commands.terminal import aligned
+
+from .rivals import TITLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .rows import Outcome, Planned, Result, Rival
+
+HEAD = (
+    "model", "rival", "its peak", "its time", "equal", "lowtide's time at that peak",
+    "its peak in that time", "equal",
+)  # fmt: skip
+
+
+def table(results: Sequence[Result]) -> str:
+    """All lines, aligned."""
+    head = ["model", "rival", "peak", "time", "equal", "lowtide: time", "peak", "equal"]
+    return aligned([head, *lines(results)], right=(2, 3, 5, 6))
+
+
+def lines(results: Sequence[Result]) -> list[list[str]]:
+    """Cells under `HEAD`; times are relative to plain PyTorch's."""
+    found = []
+    for result in results:
+        found.append([result.title, "none", megabytes(result.plain_bytes), "x1", "", "", "", ""])
+        found += [["", label(rival), *cells(rival)] for rival in result.rivals]
+    return found
+
+
+def label(rival: Rival) -> str:
+    """The rival with its setting."""
+    title = TITLES[rival.name]
+    return title if rival.setting is None else f"{title} {rival.setting:g}"
+
+
+def cells(rival: Rival) -> list[str]:
+    """Peak, time and bits of the rival; lowtide's time at its peak, and peak at its time."""
+    if rival.outcome is None:
+        return ["fails", "", "", "", "", ""]
+    one, other = rival.same_peak, rival.same_time
+    plans = [plan for plan in (one, other) if plan is not None]
+    return [
+        megabytes(rival.outcome.peak_bytes),
+        f"x{rival.outcome.ratio:.2f}",
+        bits(rival.outcome),
+        "cannot" if one is None else f"x{one.outcome.ratio:.2f}",
+        "none" if other is None else megabytes(other.outcome.peak_bytes),
+        "" if not plans else "yes" if all(exact(plan) for plan in plans) else "NO",
+    ]
+
+
+def exact(plan: Planned) -> bool:
+    """Whether a replay has the bits of plain PyTorch, and the peak of its plan."""
+    outcome = plan.outcome
+    same = outcome.equal and outcome.buffers_equal
+    return same and outcome.peak_bytes == plan.predicted_bytes
+
+
+def megabytes(amount: int) -> str:
+    """Millions of bytes."""
+    return f"{amount / 1e6:.1f} MB"
+
+
+def bits(outcome: Outcome) -> str:
+    """Whether loss and gradients are plain PyTorch's, and how far off."""
+    if outcome.equal:
+        return "yes" if outcome.buffers_equal else "not buffers"
+    return f"no, by {outcome.error:.0e}"

@@ -1,0 +1,158 @@
+"""The study of step times against PyTorch's own checkpoints and budget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import torch
+
+from experiments.demo.models import Gpt
+from experiments.readme.blocks import step_time
+from experiments.step_time import __main__ as command
+from experiments.step_time.measure import distance
+from experiments.step_time.models import MODELS, Subject
+from experiments.step_time.plans import Frontier
+from experiments.step_time.rows import Outcome, Planned, Result, Rival
+from experiments.step_time.study import study
+from experiments.step_time.table import exact, lines
+from lowtide.frontends.chains import linear_chain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def tiny() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """A GPT of two narrow blocks with dropout."""
+    torch.manual_seed(0)
+    model = Gpt(2, 32, 2, 32, attention_dropout=0.1)
+    return model.train(), (torch.randint(0, 256, (4, 33)),)
+
+
+TINY = Subject("tiny", tiny, "Block")
+
+
+def planned(peak: int, ratio: float) -> Planned:
+    """A plan that replays as predicted."""
+    return Planned(Outcome(peak, ratio, True, 0.0, True), peak, 0.1, 0.0, 1.0)
+
+
+def result(name: str) -> Result:
+    """One model with a rival of each fate."""
+    worse = Outcome(20_000_000, 1.5, False, 0.25, True)
+    rivals = [
+        Rival("block", None, worse, "", planned(20_000_000, 1.2), planned(15_000_000, 1.4)),
+        Rival("selective", None, None, "no such operator"),
+        Rival("budget", 0.7, Outcome(9, 0.9, True, 0.0, False)),
+    ]
+    plans = [planned(15_000_000, 1.4), planned(20_000_000, 1.2)]
+    unplanned = planned(100_000_000, 1.0)
+    return Result(name, name, 9, 100_000_000, 5.0, unplanned, rivals, rivals[2:], plans)
+
+
+def test_lowtide_meets_the_peak_of_both_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints save memory; plans stay within what these were measured to need, bit by bit."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+    said: list[str] = []
+    found = study("tiny", TINY, settings=(), repeats=2, time_limit=0.5, told=said.append)
+    assert [rival.name for rival in found.rivals] == ["block", "selective"]
+    for rival in found.rivals:
+        assert rival.outcome is not None
+        assert rival.same_peak is not None
+        assert rival.outcome.equal
+        assert rival.outcome.peak_bytes < found.plain_bytes
+        assert rival.same_peak.outcome.peak_bytes <= rival.outcome.peak_bytes
+        if rival.same_time is not None:
+            assert rival.same_time.outcome.ratio <= rival.outcome.ratio
+    assert all(exact(plan) for plan in found.plans)
+    assert found.unplanned.predicted_overhead == 0.0
+
+
+@pytest.mark.slow
+def test_the_budget_draws_other_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recomputed dropout under PyTorch's budget gives other gradients: the table must say so."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+    found = study("tiny", TINY, settings=(0.1,), repeats=1, time_limit=2.0, told=lambda text: None)
+    outcome = next(r.outcome for r in found.rivals if r.name == "budget")
+    assert outcome is not None
+    assert not outcome.equal
+    assert outcome.error > 1e-3
+
+
+def test_the_smallest_plan_for_a_time() -> None:
+    """It is as fast as wanted, and smaller than what a looser time gives nothing for."""
+    frontier = Frontier(linear_chain(16), 0.5)
+    plan = frontier.within_time(0.3)
+    assert plan is not None
+    assert plan.overhead <= 0.3
+    assert frontier.room(plan) < 0.6 * frontier.room(frontier.unplanned)
+    assert frontier.within_time(-0.1) is None
+
+
+def test_models_have_blocks() -> None:
+    """What a checkpoint per block wraps is found, and not twice."""
+    counts = {
+        name: len(subject.blocks(subject.make()[0]))
+        for name, subject in MODELS.items()
+        if name in ("gpt", "gpt_dropout", "resnet50", "unet", "lstm")
+    }
+    assert counts == {"gpt": 12, "gpt_dropout": 12, "resnet50": 16, "unet": 9, "lstm": 1}
+
+
+def test_distance_is_relative() -> None:
+    """A missing gradient is no distance; the scale is the largest value."""
+    a, b = torch.tensor([4.0, 0.0]), torch.tensor([4.0, 1.0])
+    assert distance([(a, b), (None, None)]) == 0.25
+    assert distance([(a, a)]) == 0.0
+
+
+def test_lines_of_every_fate(tmp_path: Path) -> None:
+    """What fails, what is impossible and what differs is said; the README has the same cells."""
+    rows = lines([result("gpt")])
+    assert rows[1][2:] == ["20.0 MB", "x1.50", "no, by 2e-01", "x1.20", "15.0 MB", "yes"]
+    assert rows[2][2:] == ["fails", "", "", "", "", ""]
+    assert rows[3][1:] == [
+        "memory budget 0.7",
+        "0.0 MB",
+        "x0.90",
+        "not buffers",
+        "cannot",
+        "none",
+        "",
+    ]
+    assert step_time(tmp_path) is None
+    (tmp_path / "step_time").mkdir()
+    (tmp_path / "step_time" / "results.json").write_bytes(msgspec.json.encode([result("gpt")]))
+    assert " | ".join(rows[1]) in (step_time(tmp_path) or "")
+
+
+def test_models_of_other_runs_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows are saved model by model; Ctrl-C keeps them, and --resume goes on there."""
+    seen: list[str] = []
+
+    def fake(name: str, subject: Subject, **options: Any) -> Result:
+        seen.append(name)
+        if name == "gpt2":
+            raise KeyboardInterrupt
+        return result(name)
+
+    monkeypatch.setattr(command, "study", fake)
+    path = tmp_path / "results.json"
+    arguments = ["--out", str(tmp_path), "--only"]
+    assert command.main([*arguments, "unet"]) == 0
+    assert command.main([*arguments, "gpt", "gpt2", "llama"]) == 130
+    assert [found.model for found in command.read(path)] == ["gpt", "unet"]
+    assert (tmp_path / "step_time.svg").exists()
+    capsys.readouterr()
+    assert command.main([*arguments, "gpt", "llama", "--resume", "--json"]) == 0
+    assert seen == ["unet", "gpt", "gpt2", "llama"]
+    document = capsys.readouterr().out
+    assert [row["model"] for row in msgspec.json.decode(document)] == ["gpt", "llama", "unet"]
+    path.write_text("[1]")
+    assert command.main([*arguments, "gpt"]) == 2
+    assert "holds no results of this study" in capsys.readouterr().err
