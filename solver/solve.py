@@ -17,6 +17,7 @@ from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
 from .incumbent import Incumbent, keeps_order
 from .job import Job
+from .milp.any_order import any_order_bound
 from .milp.backends import backend as backend_named
 from .milp.problem import Outcome
 from .milp.staged import build
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 HEURISTICS = {**BASELINES, **PUBLISHED}
 METHODS: tuple[str, ...] = ("auto", "milp", *HEURISTICS)
 MOST_THREADS = 256  # more would take longer to start than most solves
+ANY_ORDER_SECONDS = 10.0  # for a bound on plans that the usual one does not speak of
 BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
 
 
@@ -154,7 +156,14 @@ def solve(
         stop = Stop.DONE
         if control.over and (bound < 0 or incumbent.gap > gap):
             stop = Stop.INTERRUPTED if control.interrupt.is_set() else Stop.TIME_LIMIT
-        origin = Origin(method, seed, threads, control.elapsed, stop, bound, gap, backend)
+        any_order = 0
+        if incumbent.best is not None and incumbent.best.time < bound:  # in another order
+            any_order = any_order_bound(
+                graph, budget_bytes, backend_named(backend), control.part(most=ANY_ORDER_SECONDS)
+            )
+        origin = Origin(
+            method, seed, threads, control.elapsed, stop, bound, gap, backend, any_order
+        )  # fmt: skip
         return assemble(graph, budget_bytes, computes, origin)
 
     with control.catching_interrupts():

@@ -268,7 +268,7 @@ def test_check_refuses_other_resident_bytes() -> None:
 
 
 def test_another_order_can_beat_the_base_order() -> None:
-    """A plan below the bound of the base order claims no bound but that each op runs once."""
+    """A plan below the bound of the base order claims what holds in any order."""
     graph = random_layered(60, seed=1)
     budget = int(no_recompute_peak(graph) * 0.85)
     fixed = solve(graph, budget, order="base")
@@ -277,7 +277,7 @@ def test_another_order_can_beat_the_base_order() -> None:
     assert fixed.status == Status.OPTIMAL
     assert free.time_ns < fixed.lower_bound_ns
     assert not keeps_order(free.schedule.computes())
-    assert free.lower_bound_ns == free.base_time_ns
+    assert free.base_time_ns <= free.lower_bound_ns <= free.time_ns
     assert free.bound_class.startswith("all schedules")
     check(graph, free)
 
