@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .baselines import BASELINES
+from .baselines import BASELINES, PUBLISHED, SAVERS, STARTS
 from .baselines.base import NotApplicableError
 from .control import Control
 from .realise import Tables, saved_array
@@ -130,16 +130,23 @@ def smallest_found(
 def baseline_starts(
     graph: Graph, search: Search, budget_bytes: int | None, control: Control
 ) -> Iterator[tuple[str, Found]]:
-    """What each baseline makes of the budget, within it or not."""
-    for name, heuristic in BASELINES.items():
-        if control.over:
+    """What quick methods make of the budget, within it or not.
+
+    `SAVERS` are asked only where no other one meets the budget, or where none is given.
+    """
+    met = False
+    for name in (*BASELINES, *STARTS, *SAVERS):
+        if control.over or (met and name in SAVERS):
             return
+        heuristic = BASELINES.get(name) or PUBLISHED[name]
         try:
             schedule = heuristic(graph, budget_bytes, control)
         except NotApplicableError:
             continue
         if schedule is not None:
-            yield name, search.measure(schedule.computes())
+            found = search.measure(schedule.computes())
+            met |= budget_bytes is not None and found.peak + graph.resident_bytes <= budget_bytes
+            yield name, found
 
 
 def limiting_op(graph: Graph, computes: Sequence[int]) -> str:

@@ -1,10 +1,11 @@
 """Published methods, one file each, as schedules of any graph.
 
-`BASELINES` are quick: `auto` starts from them. `PUBLISHED` holds the others, for comparison. All
-have the signature `(graph, budget_bytes, control=None) -> Schedule | None`: the cheapest schedule
-that the method finds within the budget (resident bytes included), else the one with the smallest
-peak, which `budget_bytes=None` asks for directly. Once `control` is over the best so far is
-returned. The work of `BASELINES` is about linear in the ops of the graph.
+`BASELINES` are quick: `auto` starts from them. `PUBLISHED` holds the others, for comparison; `auto`
+starts from those named in `STARTS`, too, and where memory is tight from `SAVERS`. All have the
+signature `(graph, budget_bytes, control=None) -> Schedule | None`: the cheapest schedule that the
+method finds within the budget (resident bytes included), else the one with the smallest peak, which
+`budget_bytes=None` asks for directly. Once `control` is over the best so far is returned. The work
+of all that `auto` starts from is about linear in the ops of the graph.
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ _FILES = {
 PUBLISHED: dict[str, Heuristic] = {
     name: Lazy(module, name) for module, names in _FILES.items() for name in names
 }
+# About linear in the ops, and at some budgets ahead of all of `BASELINES`.
+STARTS = ("ap_greedy", "linearized_greedy", "rotor")
+SAVERS = ("revolve",)  # reaches the least memory, at many recomputations
 
 
 @functools.cache
@@ -86,3 +90,5 @@ def compile_heuristics() -> None:
     graph = Graph("warm-up", (*chain, border, *backward), tensors)
     for name in ("sqrt_n", "log_n", "greedy"):
         BASELINES[name](graph, None)
+    for name in (*STARTS, *SAVERS):
+        PUBLISHED[name](graph, None)

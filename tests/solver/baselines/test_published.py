@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from lowtide.frontends.chains import linear_chain, residual_chain, transformer, unet
 from lowtide.frontends.generated import random_graph
-from lowtide.solver.baselines import PUBLISHED, NotApplicableError, checkmate
+from lowtide.solver.baselines import PUBLISHED, SAVERS, STARTS, NotApplicableError, checkmate
 from lowtide.solver.check import check
 from lowtide.solver.compare import compare
 from lowtide.solver.control import Control
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from lowtide.solver.schedule import Schedule
+from lowtide.solver.search.anneal import Search
 from lowtide.solver.simulate import Simulation, simulate
+from lowtide.solver.smallest import baseline_starts, smallest_found
 from lowtide.solver.solve import solve
 
 from ..strategies import graphs, plan_of
@@ -99,6 +101,18 @@ def test_auto_is_never_beaten(graph: Graph, share: float) -> None:
         if found is not None and found.peak_bytes <= budget:
             assert best is not None, name
             assert best <= found.time_ns, name
+
+
+@pytest.mark.parametrize("name", [*STARTS, *SAVERS])
+def test_search_starts_from_the_smallest_peaks_of_the_literature(name: str) -> None:
+    """Before the first move nothing that `auto` starts from is smaller, or meets a budget alone."""
+    graph = linear_chain(120)
+    found = run(graph, name, None)
+    assert found is not None
+    room = found.peak_bytes - graph.resident_bytes
+    assert smallest_found(graph, 0, Control(), enough=2**62).peak <= room
+    starts = baseline_starts(graph, Search(graph, 0), found.peak_bytes, Control())
+    assert min(start.time for _, start in starts if start.peak <= room) <= found.time_ns
 
 
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.6])
