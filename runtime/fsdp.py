@@ -47,6 +47,29 @@ def same_class(module: nn.Module, kind: type) -> bool:
     return found is kind or (is_sharded(module) and kind in found.__mro__[1:4])
 
 
+def refuse_sharded(model: nn.Module, words: str) -> None:
+    """Refuse to plan another kind of call while only parts of a model are gathered at a time.
+
+    Parameters
+    ----------
+    model
+        The model.
+    words
+        What is new about the call.
+
+    Raises
+    ------
+    ReplayError
+        If children of it are sharded.
+    """
+    for path, module in model.named_modules():
+        if path and is_sharded(module):
+            raise ReplayError(
+                f"{words}, and no plan can be made while children are sharded ({path}): plan such "
+                "calls before fully_shard, in fit(..., shapes=[...]) or by prepare()"
+            )
+
+
 class Units:
     """The sharded units among the children of one replayed module.
 

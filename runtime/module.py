@@ -22,7 +22,7 @@ from .autograd import Run, attach, quiet, refuse
 from .differences import explain
 from .disguise import class_for
 from .face import Face
-from .fsdp import run_forward
+from .fsdp import is_sharded, refuse_sharded, run_forward
 from .pickling import register
 from .shared_casts import CastContext, current
 from .transforms import in_transform, refuse_duals, transform_error
@@ -210,7 +210,7 @@ class ReplayModule(Face):
         Raises
         ------
         ReplayError
-            If the module has one plan for good (it is from `replay`), or was changed.
+            If the module has one plan for good (it is from `replay`), was changed, or is sharded.
         LowtideError
             If the call cannot be captured, or its plan cannot meet the budget.
         """
@@ -218,6 +218,12 @@ class ReplayModule(Face):
         found = self.planned_for(batch)
         if found is not None:
             return found.plan
+        if is_sharded(self):
+            refuse_sharded(self._wrapped, "this is a new kind of call")
+            raise ReplayError(
+                "the module is sharded as one unit, and its parameters are gathered in a call "
+                "only: call it with such a batch, or prepare before fully_shard"
+            )
         if shapes is None:
             raise ReplayError("a module made by replay has one plan: use fit, which plans others")
         return shapes.add(self._first, *self._call_of(batch), ahead=True).plan

@@ -22,6 +22,7 @@ from ..solver.errors import InputError, LowtideError, ReplayError
 from ..solver.plan import Stop
 from .differences import differences, explain, same_literal
 from .flatten import leaf_names
+from .fsdp import refuse_sharded
 from .plan_cache import Solving, adapted, solve_cached
 from .wiring import Planned
 
@@ -182,12 +183,10 @@ class Shapes:
         """Capture and plan a call, and keep the plan; `ahead` says that nobody waits for it."""
         began = time.perf_counter()
         settings, step = self.settings, first.captured
+        if first.wiring.units is None:  # of children that were sharded since, nothing can be said
+            refuse_sharded(step.model, "this is a new kind of call")
         words = _words(self._differences(first, args, kwargs))
-        if first.wiring.units:
-            raise ReplayError(
-                f"{words}, and no plan can be made while children are sharded: plan such calls "
-                "before fully_shard, in fit(..., shapes=[...]) or by prepare()"
-            )
+        refuse_sharded(step.model, words)
         _log.info("planning a new call: %s", words)
         try:
             with torch.enable_grad():

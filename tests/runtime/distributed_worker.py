@@ -14,10 +14,12 @@ import os
 import random
 import sys
 import traceback
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -85,8 +87,12 @@ def _plain(kind: str) -> nn.Module:
     return copy.deepcopy(_captured(kind).model)
 
 
-def _replayed(kind: str, *, stages: int | None = None, seed: int = 5) -> ReplayModule:
+def _replayed(
+    kind: str, *, stages: int | None = None, seed: int = 5, accumulate: bool = False
+) -> ReplayModule:
     captured = replace(_captured(kind), model=_plain(kind))
+    if accumulate:
+        captured = captured.accumulating()
     rng = random.Random(seed)
     make = random_schedule if seed % 2 else reordered
     plan = plan_of(captured.graph, make(captured.graph, rng))
@@ -198,6 +204,19 @@ def check_ddp_accumulates() -> str:
     return _same("gpt", _ddp, parts=2, sync=_no_sync)
 
 
+def check_accumulating_plans() -> str:
+    """Plans for steps on existing gradients: DDP, and FSDP2 with and without blocks."""
+    return "; ".join(
+        f"{wrap.__name__}: {found}"
+        for wrap, sync in ((_ddp, _no_sync), (_root, _defer), (_blocks, _defer), (_blocks, None))
+        if (
+            found := _same(
+                "gpt", wrap, module=wrap(_replayed("gpt", accumulate=True)), parts=2, sync=sync
+            )
+        )
+    )
+
+
 def check_ddp_overlaps() -> str:
     """Buckets leave while later stages of the backward are still to run."""
     module = _replayed("branches", stages=6)
@@ -261,6 +280,47 @@ def check_fsdp_on_the_original() -> str:
 def check_fsdp_accumulates() -> str:
     """Two batches a step, the first without reduction."""
     return _same("gpt", _blocks, parts=2, sync=_defer)
+
+
+def check_fsdp_warns() -> str:
+    """Gradients that are kept whole between two backwards exceed a budget: said once."""
+    found = []
+    for wrap in (_root, _blocks):
+        module = _replayed("gpt")
+        tight = msgspec.structs.replace(module.plan, budget_bytes=module.peak_bytes)
+        sharded = wrap(replay(module.captured, tight))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for part in range(3):
+                with _defer(sharded, False):
+                    sharded(**_batch("gpt", part)).backward()
+        found.append(sum("gradients that are there already" in str(w.message) for w in said))
+    return "" if found == [1, 1] else f"warned {found} times"
+
+
+def check_fsdp_new_calls() -> str:
+    """New kinds of calls: planned if there is one unit, refused by name if blocks are sharded."""
+    rank_batch = _batch("gpt", 0)
+    two = {name: value[:2] for name, value in rank_batch.items()}
+    words = "no plan can be made while children are sharded"
+
+    def fitted(shard: Wrap) -> Any:
+        return shard(fit(_plain("gpt"), rank_batch, memory_budget="1GiB", times="roofline"))
+
+    whole, blocks, early, late = map(fitted, (_root, _blocks, _blocks, _root))
+    whole(**two).backward()
+    blocks(**rank_batch).backward()
+    return "; ".join(
+        filter(
+            None,
+            (
+                _error(lambda: blocks(**two), words),
+                _error(lambda: blocks.prepare(two), words),
+                _error(lambda: early.prepare(two), words),
+                _error(lambda: late.prepare(two), "its parameters are gathered in a call"),
+            ),
+        )
+    )
 
 
 def check_fsdp_frees() -> str:

@@ -28,6 +28,8 @@ FAST = (
     "fsdp_root",
     "fsdp_blocks",
     "fsdp_accumulates",
+    "accumulating_plans",
+    "fsdp_new_calls",
     "refusals",
     "other_plan",
     "one_plan",
@@ -37,6 +39,7 @@ SLOW = (
     "fsdp_shapes_of_units",
     "fsdp_on_the_original",
     "fsdp_frees",
+    "fsdp_warns",
     "fsdp_evaluates",
     "fsdp1_one_unit",
 )
