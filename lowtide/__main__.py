@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 INTERRUPTED = 130
 
@@ -28,10 +31,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         limit, best plan written; 5 time limit, none found; 130 interrupted.
     """
     try:
-        return _run(argv)
+        with _ending_as_interrupt():
+            return _run(argv)
     except KeyboardInterrupt:
         print("lowtide: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _ending_as_interrupt() -> Iterator[None]:
+    """SIGTERM, as batch systems send it before they kill, does what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    previous = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _run(argv: Sequence[str] | None) -> int:

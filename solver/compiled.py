@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOTE = "compiling the search (once per machine)"
+_log = logging.getLogger(__name__)
 PATIENCE = 3.0  # seconds; reading all of it from the cache takes one
 
 
@@ -30,11 +32,11 @@ def compile_parts(
     Parameters
     ----------
     tell
-        Told what is going on if it takes long.
+        Told what is going on if it takes long; None: a line in the log, which Python shows.
     searches, sequences, blocks
         Beside the heuristics: local searches, the search over sequences, blocks.
     """
-    timer = threading.Timer(PATIENCE, lambda: None if tell is None else tell(NOTE))
+    timer = threading.Timer(PATIENCE, _log.warning if tell is None else tell, (NOTE,))
     timer.daemon = True
     timer.start()
     try:

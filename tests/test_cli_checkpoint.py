@@ -48,7 +48,7 @@ def test_refusals_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     write_graph(GRAPH, source)
     common = ["checkpoint", str(source), "-o", str(target)]
     for rule, code, word in (
-        ([], 2, "exactly one"),
+        ([], 2, "exactly one of --segments"),
         (["--segments", "elsewhere"], 2, "no forward op"),
         (["--border-bytes", "20%"], 2, "not an amount"),
         (["--segments", "4", "--budget", "1%"], 3, "infeasible"),

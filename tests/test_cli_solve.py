@@ -175,6 +175,7 @@ def test_an_amount_below_the_resident_bytes_has_no_percentage() -> None:
     """Percentages of budgets begin at the resident bytes."""
     scale = replace(Scale.of(GRAPH), resident_bytes=2048, base_peak_bytes=4096)
     assert scale.memory(1024) == "1.00 KiB (1,024 B, less than the 2.00 KiB resident)"
+    assert scale.memory(8192).endswith("B, more than the 4.00 KiB without recomputation)")
     assert scale.memory(3072) == "3.00 KiB (3,072 B, 50.0%)"
 
 
@@ -271,8 +272,9 @@ def test_plan_goes_through_a_link(graph_file: Path, tmp_path: Path) -> None:
     assert read_plan(target).method == "auto"
 
 
-def test_ctrl_c_writes_the_best_plan(tmp_path: Path) -> None:
-    """SIGINT during a real solve: exit code 130, and the plan written is valid."""
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_signals_write_the_best_plan(tmp_path: Path, sent: signal.Signals) -> None:
+    """Ctrl-C, or what a batch system sends, in a real solve: exit code 130, and a valid plan."""
     graph_file, plan_file = tmp_path / "gpt.graph.json", tmp_path / "gpt.plan.json"
     write_graph(transformer(12), graph_file)
     process = subprocess.Popen(
@@ -286,7 +288,7 @@ def test_ctrl_c_writes_the_best_plan(tmp_path: Path) -> None:
         seen.append(line)
         if " s  overhead" in line:
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, "".join(seen) + err
     assert "interrupted" in err

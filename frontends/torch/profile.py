@@ -84,7 +84,7 @@ def profile(
     todo = [e for e in entries if e.found is None or e.found.time_ns < 0]
     if store is not None:
         known = len(entries) - len(todo)
-        _log.info("%d of %d distinct calls are known from earlier runs", known, len(entries))
+        _log.info("%d of %d distinct operator calls were timed before", known, len(entries))
     # What is left out at the end should matter least.
     todo.sort(key=lambda e: -e.roofline_ns * len(e.ops))
     cuda = [device] if device.type == "cuda" else []

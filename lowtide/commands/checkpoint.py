@@ -64,6 +64,14 @@ def checkpoint(
     limit = (
         None if border_bytes is None else parse_budget(border_bytes, resident_bytes=0, peak_bytes=0)
     )
+    rules = {
+        "--segments": segments, "--mirror": mirror, "--border-bytes": border_bytes, "--depth": depth
+    }  # fmt: skip
+    given = [name for name, value in rules.items() if value is not None]
+    if len(given) != 1:
+        raise InputError(
+            f"give exactly one of {', '.join(rules)}, not {', '.join(given) or 'none'}"
+        )
     names = None if segments is None else [name.strip() for name in segments.split(",")]
     number = int(segments) if segments is not None and segments.strip().isdecimal() else None
     try:

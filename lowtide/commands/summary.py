@@ -78,7 +78,7 @@ def plan_document(plan: Plan, scale: Scale) -> dict[str, Any]:
         **scale.document("peak", plan.peak_bytes),
         **scale.document("base_peak", scale.base_peak_bytes),
         **scale.document("resident", plan.resident_bytes),
-        **scale.document("existing_gradient", plan.existing_gradient_bytes),
+        "existing_gradient_bytes": plan.existing_gradient_bytes,
         "time_ns": plan.time_ns,
         "base_time_ns": plan.base_time_ns,
         "lower_bound_ns": plan.lower_bound_ns if plan.lower_bound_ns >= 0 else None,

@@ -80,6 +80,8 @@ class Scale:
         percent = f"{self.percent(amount):.1f}%"
         if amount < self.resident_bytes:
             percent = f"less than the {self.size(self.resident_bytes)} resident"
+        elif amount > self.base_peak_bytes:
+            percent = f"more than the {self.size(self.base_peak_bytes)} without recomputation"
         if self.size_unit == "bytes":
             return f"{format_bytes(amount)} ({amount:,} B, {percent})"
         return f"{amount:,} {self.size_unit} ({percent})"

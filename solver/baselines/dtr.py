@@ -61,16 +61,18 @@ def lru(graph: Graph, budget_bytes: int | None, control: Control | None = None) 
 def _plan(
     graph: Graph, budget_bytes: int | None, control: Control | None, rule: Rule
 ) -> Schedule | None:
-    return choose(_candidates(graph, budget_bytes, rule), budget_bytes, control)
+    return choose(_candidates(graph, budget_bytes, rule, control), budget_bytes, control)
 
 
-def _candidates(graph: Graph, budget_bytes: int | None, rule: Rule) -> Iterator[Candidate]:
+def _candidates(
+    graph: Graph, budget_bytes: int | None, rule: Rule, control: Control | None
+) -> Iterator[Candidate]:
     tables = Tables.of(graph)
     base = base_order(graph, tables)
     yield base
     if budget_bytes is not None and base.peak_bytes <= budget_bytes:
         return
-    found = None if budget_bytes is None else _at(graph, tables, budget_bytes, rule)
+    found = None if budget_bytes is None else _at(graph, tables, budget_bytes, rule, control)
     if found is not None:
         yield found
         return
@@ -78,7 +80,7 @@ def _candidates(graph: Graph, budget_bytes: int | None, rule: Rule) -> Iterator[
     low, high = budget_bytes or graph.resident_bytes, base.peak_bytes
     for _ in range(BISECTIONS):
         middle = (low + high) // 2
-        found = _at(graph, tables, middle, rule)
+        found = _at(graph, tables, middle, rule, control)
         if found is None:
             low = middle
         else:
@@ -86,8 +88,10 @@ def _candidates(graph: Graph, budget_bytes: int | None, rule: Rule) -> Iterator[
             yield found
 
 
-def _at(graph: Graph, tables: Tables, budget_bytes: int, rule: Rule) -> Candidate | None:
-    computes = Simulator(graph, tables, budget_bytes, rule).run()
+def _at(
+    graph: Graph, tables: Tables, budget_bytes: int, rule: Rule, control: Control | None
+) -> Candidate | None:
+    computes = Simulator(graph, tables, budget_bytes, rule, control).run()
     if computes is None:
         return None
     return evaluate(graph, tables, np.array(computes, dtype=np.int64))
@@ -102,9 +106,19 @@ class Simulator:
         Resident bytes included.
     rule
         The eviction heuristic.
+    control
+        Ends the run as if it were out of memory.
     """
 
-    def __init__(self, graph: Graph, tables: Tables, budget_bytes: int, rule: Rule) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        tables: Tables,
+        budget_bytes: int,
+        rule: Rule,
+        control: Control | None = None,
+    ) -> None:
+        self.control = control
         arrays = graph.arrays
         self.graph, self.tables = graph, tables
         self.size = arrays.size
@@ -149,7 +163,9 @@ class Simulator:
             self._evict(t)
 
     def _execute(self, op: int, depth: int) -> bool:
-        """Run an op, its missing inputs first; False out of memory."""
+        """Run an op, its missing inputs first; False out of memory or time."""
+        if self.control is not None and self.control.over:
+            return False
         if depth > DEEPEST or self.clock > self.limit:
             return False
         read, made = self.tables.inputs[op], self.tables.outputs[op]

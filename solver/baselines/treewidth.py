@@ -63,15 +63,18 @@ def pathwidth(
     return choose(_candidates(graph, budget_bytes, control, "path"), budget_bytes, control)
 
 
-def executions(graph: Graph, kind: Kind) -> list[int] | None:
-    """The schedule before the greedy pass; None if it is longer than `MOST_RUNS` allows."""
+def executions(graph: Graph, kind: Kind, control: Control | None = None) -> list[int] | None:
+    """The schedule before the greedy pass; None if it is longer than `MOST_RUNS` allows.
+
+    Nor is there one if the time of `control` passes.
+    """
     trees = separators(decompose(graph, kind))
     arrays = graph.arrays
     sinks = 0
     for op in range(len(graph.ops)):
         if not any(len(arrays.users(t)) for t in arrays.outputs(op)):
             sinks |= 1 << op
-    writer = _Writer(graph)
+    writer = _Writer(graph, control)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + 50 * max(tree.depth for tree in trees))
     try:
@@ -84,7 +87,8 @@ def executions(graph: Graph, kind: Kind) -> list[int] | None:
 
 
 class _Writer:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, control: Control | None) -> None:
+        self.control = control
         self.before = dependencies(graph)
         self.ancestors: list[int] = []
         for op, bits in enumerate(self.before):
@@ -101,6 +105,8 @@ class _Writer:
         """Have `want` in memory; False if that takes too many executions."""
         if not want:
             return True
+        if self.control is not None and self.control.over:
+            return False
         needed = 0
         for op in members(want):
             needed |= self.ancestors[op]
@@ -122,7 +128,9 @@ def _candidates(
 ) -> Iterator[Candidate]:
     tables = Tables.of(graph)
     yield base_order(graph, tables)
-    computes = executions(graph, kind)
+    computes = executions(graph, kind, control)
+    if computes is None and control is not None and control.over:
+        return
     if computes is None:
         raise NotApplicableError(
             f"the schedule of the {kind} decomposition of {graph.name!r} runs its ops more than "

@@ -199,7 +199,7 @@ def test_second_profile_runs_nothing(
     with caplog.at_level(logging.INFO):
         assert profile(captured).graph == first.graph
     count = first.graph.meta["profile"].split()[0]
-    assert f"{count} of {count} distinct calls are known from earlier runs" in caplog.text
+    assert f"{count} of {count} distinct operator calls were timed before" in caplog.text
 
 
 def test_cache_can_be_left_out(tmp_path: Path) -> None:
