@@ -14,12 +14,14 @@ from xml.etree import ElementTree
 import msgspec
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 from lowtide.__main__ import main
 from lowtide.frontends.chains import linear_chain, transformer
 from lowtide.frontends.generated import random_graph
+from lowtide.report.address_plot import plot_addresses
 from lowtide.report.curve_plot import plot_curve
-from lowtide.report.figures import look, new_axes, save, to_svg
+from lowtide.report.figures import RECOMPUTED, look, new_axes, save, to_svg
 from lowtide.report.memory_plot import plot_memory, repeats, size_axis, time_axis
 from lowtide.report.peak import find_peak
 from lowtide.report.report import plan_script, render_report, write_report
@@ -38,6 +40,7 @@ from lowtide.solver.compare import Comparison, Row
 from lowtide.solver.errors import CheckError, InputError
 from lowtide.solver.files import write_graph, write_plan
 from lowtide.solver.graph import Graph, Op, Tensor
+from lowtide.solver.memory.addresses import addresses
 from lowtide.solver.plan import Status
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
@@ -153,6 +156,27 @@ def test_memory_plot_shows_the_accounting() -> None:
     assert plain.max() * 2**20 == pytest.approx(Scale.of(GRAPH).base_peak_bytes)
     assert any(word.startswith("budget") for word in labels(ax))
     assert {"forward", "backward"} <= {text.get_text() for text in ax.texts}
+
+
+def test_address_plot_shows_the_blocks() -> None:
+    """A rectangle for each block, as high as it is large, and none over another."""
+    found = addresses(GRAPH, PLAN)
+    ax = plot_addresses(GRAPH, PLAN)
+    (shapes,) = ax.collections
+    boxes = [path.get_extents() for path in shapes.get_paths()]
+    assert len(boxes) == len(found.blocks)
+    unit = size_axis(Scale.of(GRAPH), found.arena_bytes)[1]
+    for box, block, offset in zip(boxes, found.blocks, found.offsets, strict=True):
+        assert (box.x0, box.x1) == (block.first, block.last + 1)
+        assert box.y0 * unit == pytest.approx(offset)
+        assert (box.y1 - box.y0) * unit == pytest.approx(block.size_bytes)
+    for i, a in enumerate(boxes):
+        for b in boxes[:i]:
+            wide = min(a.x1, b.x1) - max(a.x0, b.x0)
+            assert wide <= 0 or min(a.y1, b.y1) - max(a.y0, b.y0) <= 1e-9
+    orange = to_rgba(RECOMPUTED)
+    made_again = sum(tuple(color) == orange for color in np.asarray(shapes.get_facecolor()))
+    assert made_again == PLAN.schedule.recomputes() > 0
 
 
 def test_memory_plot_without_times_counts_executions() -> None:

@@ -10,8 +10,10 @@ import msgspec
 
 from ..solver.check import check
 from ..solver.files import CURRENT_VERSION, PLAN_SCHEMA, write_atomic
+from ..solver.memory.addresses import addresses
 from ..solver.units import format_percent
 from ..solver.version import __version__
+from .address_plot import plot_addresses
 from .figures import to_svg
 from .memory_plot import plot_memory
 from .peak import find_peak
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     import os
 
     from ..solver.graph import Graph, Op
+    from ..solver.memory.addresses import AddressPlan
     from ..solver.plan import Plan
 
 TOP_TENSORS = 15
@@ -70,6 +73,7 @@ def _context(graph: Graph, plan: Plan) -> dict[str, Any]:
 
     scale = Scale.of(graph)
     again = plan.schedule.recomputes()
+    placed = addresses(graph, plan)
     return {
         "title": graph.name,
         "ops": len(graph.ops),
@@ -79,6 +83,8 @@ def _context(graph: Graph, plan: Plan) -> dict[str, Any]:
         "recomputes": again,
         "memory_svg": Markup(to_svg(plot_memory(graph, plan), "memory")),
         "schedule_svg": Markup(to_svg(plot_schedule(graph, plan), "schedule")),
+        "address_svg": Markup(to_svg(plot_addresses(graph, plan, found=placed), "address")),
+        "buffer": _buffer(placed, scale),
         "peak": _peak(graph, plan, scale),
         "recomputed": (recomputed := _recomputed(graph, plan, scale)),
         "recomputed_places": any(row["module"] or row["source"] for row in recomputed),
@@ -86,6 +92,13 @@ def _context(graph: Graph, plan: Plan) -> dict[str, Any]:
         "version": __version__,
         "written": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def _buffer(placed: AddressPlan, scale: Scale) -> str:
+    """How long the buffer is, against what no buffer can go below."""
+    least = scale.size(placed.lower_bound_bytes)
+    end = "the least there can be" if placed.proven else f"at least {least} needed"
+    return f"{scale.size(placed.arena_bytes)}, {end}"
 
 
 def plan_script(plan: Plan) -> str:
