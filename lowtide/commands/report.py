@@ -25,7 +25,8 @@ def report(
     """Write a page that shows what a plan does.
 
     Memory over the step, what is kept and what is computed again, addresses in one buffer, who
-    fills the memory at the peak. The page is one file and needs no network. With --json the plan's figures go to stdout.
+    fills the memory at the peak. The page is one file and needs no network. With --json the plan's
+    figures go to stdout.
     """
     from ..report.report import write_report
     from ..report.scale import Scale
