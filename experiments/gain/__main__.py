@@ -6,6 +6,7 @@ Six training steps of full size, captured without allocating them, times from th
 the overhead of every method at the same budget. `search` is the sequence search of `auto` alone,
 without integer programs, for the same time; `gain` is how many points of the step's time `auto`
 saves against the best heuristic. --graphs keeps the captured graphs in a folder for the next run.
+results.json beside this file holds the rows; those of models that were not run again stay.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lowtide.commands.terminal import aligned
 from lowtide.solver.errors import LowtideError
 from lowtide.solver.units import expand_budgets
 
+from ..papers.keep import keep_list
 from .models import MODELS, graph_of
 from .study import AUTO, BUDGETS, HEURISTICS, METHODS, Row, study
 
@@ -42,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--budgets", default=",".join(BUDGETS), metavar="B,B,...")
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="each plan")
     parser.add_argument("--graphs", type=Path, metavar="FOLDER", help="keep captured graphs here")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, metavar="FOLDER")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(argv)
     rows: list[Row] = []
@@ -59,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     except LowtideError as error:
         _tell(str(error))
         return error.exit_code
+    keep_list(options.out / "results.json", rows, lambda row: row.model)
     print(json.dumps([asdict(row) for row in rows], indent=1) if options.json else table(rows))
     return code
 

@@ -21,33 +21,17 @@ from ..papers.trained import Row as TrainedRow
 from ..step_time.rows import Result as StepTime
 from ..step_time.table import HEAD as STEP_TIME_HEAD
 from ..step_time.table import lines
+from .cells import markdown, name_of, percent
+from .planned import gain, scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-NAMES = {"auto": "**lowtide**", "keep_everything": "keep everything", "sqrt_n": "sqrt(n)"}
-NAMES |= {"log_n": "log(n)", "per_block": "checkpoint per block"}
 TITLES = {
     "gpt": "GPT, 8 layers, dropout",
     "cnn": "CNN, 8 residual blocks, batch norm",
 }
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def percent(value: float | None, digits: int = 2) -> str:
-    """`12.34%`; nothing for None."""
-    return "" if value is None else f"{100 * value:.{digits}f}%"
-
-
-def name_of(method: str) -> str:
-    """The method as the README writes it."""
-    return NAMES.get(method, f"`{method}`" if "_" in method else method)
 
 
 def demo(studies: Path) -> str | None:
@@ -245,6 +229,8 @@ def step_time(studies: Path) -> str | None:
 BLOCKS: dict[str, Callable[[Path], str | None]] = {
     "ablation": ablation,
     "demo": demo,
+    "gain": gain,
+    "scaling": scaling,
     "step_time": step_time,
     "chen2016": chen,
     "kumar2019": kumar,

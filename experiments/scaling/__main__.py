@@ -2,7 +2,8 @@
 
 Residual networks with batch norm up to 1200 layers (more than 10,000 ops) are planned to memory
 that grows with the square root of their depth, transformers to half of theirs; generated graphs,
-times by roofline, one thread, until the plan is proven within the gap. Chen et al. (2016) report a
+times by roofline, one thread, until the plan is proven within the gap. results.json beside this
+file holds the rows; those of families that were not run again stay. Chen et al. (2016) report a
 1000-layer ResNet that goes from 48 to 7 GB for 30% more time.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from ..papers.keep import keep_list
 from .study import FAMILIES, Row, exponent, measure
 
 MIB = 1 << 20
@@ -54,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=10**9, help="deepest network")
     parser.add_argument("--gap", type=float, default=0.02, help="proven gap at which a plan is due")
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds for each network")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, metavar="FOLDER")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     rows: list[Row] = []
@@ -68,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         if len(found) > 1:
             fields = ("cpu_seconds", "first_seconds", "planned_bytes")
             fits[family.name] = {field: exponent(found, field) for field in fields}
+    keep_list(options.out / "results.json", rows, lambda row: row.family)
     if options.json:
         document = {"rows": [asdict(row) for row in rows], "exponents": fits}
         print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())

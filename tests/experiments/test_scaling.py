@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 
+from experiments.readme.planned import scaling
 from experiments.scaling import __main__ as command
 from experiments.scaling.study import FAMILIES, Row, exponent, measure
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def row(depth: int, seconds: float) -> Row:
@@ -37,11 +42,15 @@ def test_residual_networks_keep_the_budget_of_the_root() -> None:
 
 
 def test_json_holds_rows_and_exponents(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One document with a row a network and a fit a family."""
     monkeypatch.setattr(command, "measure", lambda *_, **__: [row(100, 2.0), row(200, 4.0)])
-    assert command.main(["--only", "residual", "--json"]) == 0
+    out = str(tmp_path / "scaling")
+    assert command.main(["--only", "residual", "--json", "--out", out]) == 0
+    table = scaling(tmp_path)
+    assert table is not None
+    assert table.count("\n") == 3
     document = json.loads(capsys.readouterr().out)
     assert [it["depth"] for it in document["rows"]] == [100, 200]
     assert math.isclose(document["exponents"]["residual"]["cpu_seconds"], 1.0)
