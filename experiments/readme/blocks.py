@@ -18,6 +18,9 @@ from ..chen2016.__main__ import Results as ChenResults
 from ..kusumoto2019.__main__ import Row as KusumotoRow
 from ..papers.rows import read
 from ..papers.trained import Row as TrainedRow
+from ..pytorch.rows import read as read_compiled
+from ..pytorch.show import COLUMNS as COMPILED_COLUMNS
+from ..pytorch.show import cells as compiled_cells
 from ..step_time.rows import Result as StepTime
 from ..step_time.table import HEAD as STEP_TIME_HEAD
 from ..step_time.table import lines
@@ -226,6 +229,14 @@ def step_time(studies: Path) -> str | None:
     return markdown(STEP_TIME_HEAD, lines(found))
 
 
+def pytorch(studies: Path) -> str | None:
+    """Compiled steps at the peaks of PyTorch's own budget."""
+    path = studies / "pytorch" / "results.json"
+    if not path.exists():
+        return None
+    return markdown(COMPILED_COLUMNS, compiled_cells(read_compiled(path)))
+
+
 BLOCKS: dict[str, Callable[[Path], str | None]] = {
     "ablation": ablation,
     "demo": demo,
@@ -237,4 +248,5 @@ BLOCKS: dict[str, Callable[[Path], str | None]] = {
     "checkmate2020": checkmate,
     "batches": batches,
     "kusumoto2019": kusumoto,
+    "pytorch": pytorch,
 }

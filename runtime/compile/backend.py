@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...solver.errors import InputError
 from .partitioner import Partitioner, Planned
+from .within import compile_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ class Backend:
         if compiler not in ("inductor", "aot_eager"):
             raise InputError(f"compiler={compiler!r}: choose inductor or aot_eager")
         self.partitioner, self.compiler, self.options = partitioner, compiler, dict(options)
+        partitioner.compiled = compiler == "inductor"
 
     @property
     def planned(self) -> list[Planned]:
@@ -53,7 +55,6 @@ class Backend:
                 raise InputError("compiler='aot_eager' takes neither mode nor options")
             return self._uncompiled(gm, example_inputs)
         from torch._inductor import list_mode_options
-        from torch._inductor.compile_fx import compile_fx
 
         patches = {
             **(list_mode_options(mode) if mode else {}),
@@ -61,8 +62,7 @@ class Backend:
             **(options or {}),
             "custom_partitioner_fn": self.partitioner,
         }
-        compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
-        return compiled  # type: ignore[no-any-return]
+        return compile_within(gm, example_inputs, self.partitioner, patches)
 
     def _uncompiled(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The plan run operator by operator, without decompositions: for debugging."""

@@ -13,13 +13,16 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
-from ...frontends.torch.compile.joint import joint_graph
+from ...frontends.torch.compile.joint import device_of, joint_graph
+from ...frontends.torch.compile.layouts import copied_bytes
 from ...frontends.torch.compile.private import (
     check_partitioners,
     default_partition,
     merge_equal_nodes,
 )
 from ...solver.errors import InputError
+from ...solver.schedule import Schedule
+from ...solver.simulate import simulate
 from ...solver.solve import METHODS, solve
 from ...solver.units import format_bytes, format_percent, parse_budget
 from .emit import modules
@@ -37,10 +40,28 @@ _log = logging.getLogger(__name__)
 
 
 class Planned(NamedTuple):
-    """A joint graph that was compiled: what was solved, and the plan."""
+    """A joint graph that was compiled.
+
+    Attributes
+    ----------
+    graph, plan
+        What was solved, and the plan.
+    budget_bytes
+        What was asked for; the plan's own budget is smaller by what is reserved.
+    resident_bytes
+        The part of the graph's resident bytes that is there without the compiler.
+    tangents
+        How many inputs of the backward come from its caller.
+    peak_bytes
+        Peak of what the compiler made of it, resident bytes included; None where not known.
+    """
 
     graph: Graph
     plan: Plan
+    budget_bytes: int
+    resident_bytes: int
+    tangents: int
+    peak_bytes: int | None = None
 
 
 class Partitioner(CustomPartitionerFn):
@@ -67,7 +88,9 @@ class Partitioner(CustomPartitionerFn):
     additions in one kernel and not in another, so gradients agree to rounding, not to the bit.
 
     What is not: the peak. The plan's peak is a prediction about a program that the compiler still
-    fuses, orders and gives buffers to; `experiments/compile` measures the difference.
+    fuses, orders and gives buffers to; `experiments/pytorch` measures the difference.
+    `lowtide.backend` follows the compiled program and plans again where it is above the budget; a
+    partitioner cannot, since it is asked before anything is compiled: it has `reserve_bytes`.
     """
 
     def __init__(
@@ -78,6 +101,7 @@ class Partitioner(CustomPartitionerFn):
         method: str = "auto",
         seed: int = 0,
         extra_resident_bytes: int = 0,
+        reserve_bytes: int = 0,
     ) -> None:
         check_partitioners()
         parse_budget(memory_budget, resident_bytes=1, peak_bytes=2)  # refused now, not when called
@@ -87,6 +111,8 @@ class Partitioner(CustomPartitionerFn):
             raise InputError(f"time_limit must be above 0, not {time_limit}")
         self.memory_budget, self.time_limit, self.method = memory_budget, time_limit, method
         self.seed, self.extra_resident_bytes = seed, extra_resident_bytes
+        self.reserve_bytes = reserve_bytes
+        self.compiled = True  # by inductor, not run operator by operator
         self.planned: list[Planned] = []
         self._active = contextlib.ExitStack()
 
@@ -103,23 +129,27 @@ class Partitioner(CustomPartitionerFn):
             If no schedule meets the budget; the smallest budget found is named.
         """
         merge_equal_nodes(gm)
+        copies = copied_bytes(gm, device_of(gm.graph)) if self.compiled else 0
         joint = joint_graph(
             gm.graph,
             kwargs["num_fwd_outputs"],
             name=f"compiled graph {len(self.planned)}",
-            extra_resident_bytes=self.extra_resident_bytes,
+            extra_resident_bytes=self.extra_resident_bytes + copies,
+            in_place=self.compiled,
         )
         if joint.boundary == len(joint.roots) - 1:
             kwargs.pop("compiler", None)
             return default_partition(gm, joint_inputs, **kwargs)
+        budget = budget_of(joint.graph, self.memory_budget)
         plan = solve(
             joint.graph,
-            self.memory_budget,
+            max(1, budget - self.reserve_bytes),
             method=self.method,
             time_limit=self.time_limit,
             seed=self.seed,
         )
-        self.planned.append(Planned(joint.graph, plan))
+        resident = joint.graph.resident_bytes - copies
+        self.planned.append(Planned(joint.graph, plan, budget, resident, len(joint.ends.tangents)))
         _log.info(
             "%s: %d ops, peak %s predicted of %s, %s more time",
             joint.graph.name,
@@ -134,6 +164,7 @@ class Partitioner(CustomPartitionerFn):
         """Key of what this partitioner does, for PyTorch's caches of compiled code."""
         settings = (
             self.memory_budget, self.time_limit, self.method, self.seed, self.extra_resident_bytes,
+            self.reserve_bytes,
         )  # fmt: skip
         return f"lowtide {source_digest()} {settings}"
 
@@ -158,6 +189,12 @@ class Partitioner(CustomPartitionerFn):
         self._active.close()
 
 
+def budget_of(graph: Graph, budget: str | int) -> int:
+    """Bytes of a budget for a graph."""
+    base = simulate(graph, Schedule.keep_everything(graph))
+    return parse_budget(budget, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes)
+
+
 @functools.cache
 def source_digest() -> str:
     """SHA-256 of lowtide's own code: other code makes other plans."""
@@ -176,6 +213,7 @@ def partitioner(
     method: str = "auto",
     seed: int = 0,
     extra_resident_bytes: int = 0,
+    reserve_bytes: int = 0,
 ) -> Partitioner:
     """A partitioner for inductor; see `Partitioner`, and `lowtide.backend` for the shorter way.
 
@@ -192,6 +230,8 @@ def partitioner(
         As for `lowtide.solve`.
     extra_resident_bytes
         Bytes always in memory beside a graph's inputs: optimizer state.
+    reserve_bytes
+        Bytes of the budget that plans leave to the compiler, which may take more than predicted.
 
     Examples
     --------
@@ -205,4 +245,5 @@ def partitioner(
         method=method,
         seed=seed,
         extra_resident_bytes=extra_resident_bytes,
+        reserve_bytes=reserve_bytes,
     )

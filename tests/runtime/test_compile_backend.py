@@ -55,7 +55,7 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 def plans_of(backend: Backend) -> list[int]:
     """How many executions of each plan are recomputations."""
-    return [plan.schedule.recomputes() for _, plan in backend.planned]
+    return [one.plan.schedule.recomputes() for one in backend.planned]
 
 
 def eager_backend(budget: str | int, time_limit: float = 1.0) -> Backend:
@@ -115,7 +115,7 @@ def test_each_graph_of_a_broken_model_has_its_plan() -> None:
     backend = eager_backend("85%", time_limit=1.0)
     step(torch.compile(model, backend=backend), batch)
     assert len(backend.planned) == 2
-    assert all(plan.peak_bytes <= plan.budget_bytes for _, plan in backend.planned)
+    assert all(one.plan.peak_bytes <= one.budget_bytes for one in backend.planned)
     for ours, theirs in zip(gradients(model), gradients(plain), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -195,7 +195,7 @@ def test_inductor_keeps_the_plan() -> None:
         model.zero_grad()
         reading = measure_peak(partial(step, compiled, batch))
         peaks.append(reading.peak_bytes)
-        ((_, plan),) = backend.planned
+        ((_, plan, *_),) = backend.planned
         predicted = plan.peak_bytes - plan.resident_bytes
         assert abs(reading.peak_bytes - predicted) < 0.15 * predicted
     assert peaks[1] < 0.75 * peaks[0]

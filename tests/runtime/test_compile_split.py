@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from lowtide.frontends.torch.compile.inline import expressions
 from lowtide.frontends.torch.compile.joint import BOUNDARY, JointGraph, joint_graph
+from lowtide.frontends.torch.compile.layouts import copied_bytes
+from lowtide.frontends.torch.compile.overwrites import overwritten
 from lowtide.frontends.torch.compile.private import ends_of, merge_equal_nodes
 from lowtide.frontends.torch.compile.roles import Role
 from lowtide.frontends.torch.machine import PRESETS
@@ -25,7 +27,10 @@ from lowtide.solver.simulate import simulate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),  # inductor's imports
+]
 
 Planner = "Callable[[JointGraph], Sequence[int]]"
 
@@ -242,3 +247,72 @@ def test_expressions_run_in_graph_order() -> None:
     graph.output((result,))
     found = expressions(graph, [result])
     assert found.closure(result) == [shared, inner, outer, result]
+
+
+def graph_of(*calls: Any) -> tuple[fx.Graph, list[fx.Node]]:
+    """A graph of one input and calls: target, arguments (places of earlier nodes), value."""
+    graph = fx.Graph()
+    nodes = [graph.placeholder("primals_1")]
+    nodes[0].meta["val"] = torch.empty(4, 4)
+    for target, args, value in calls:
+        made = [nodes[a] if isinstance(a, int) else a for a in args]
+        nodes.append(graph.call_function(target, tuple(made)))
+        nodes[-1].meta["val"] = value
+    graph.output((nodes[-1],))
+    return graph, nodes
+
+
+def test_elementwise_results_take_the_memory_of_what_dies() -> None:
+    """Same type and places, last reader, made by an op: else a result has memory of its own."""
+    aten: Any = torch.ops.aten
+    square, half = torch.empty(4, 4), torch.empty(4, 4, dtype=torch.float16)
+
+    def found(*calls: Any) -> list[str]:
+        graph, nodes = graph_of(*calls)
+        seen = expressions(graph, [nodes[-1]])
+        return [
+            f"{root.name} over {leaf.name}"
+            for root, leaf in overwritten(seen, seen.roots, [nodes[-1]]).items()
+        ]
+
+    over = ["tanh_default over mm_default"]
+    mm, tanh, end = aten.mm.default, aten.tanh.default, aten.mm.default
+    product = (mm, (0, 0), square)
+    assert found(product, (tanh, (1,), square), (end, (2, 0), square)) == [
+        "tanh_default over mm_default"
+    ]
+    # Read once more afterwards.
+    assert found(product, (tanh, (1,), square), (end, (2, 1), square)) == []
+    # An input of the graph.
+    assert found((tanh, (0,), square), (end, (1, 0), square)) == []
+    # Another type, and other places.
+    cast = (torch.ops.prims.convert_element_type.default, (1, torch.float16), half)
+    assert found(product, cast, (end, (2, 2), half)) == []
+    turned = (aten.t.default, (1,), square.t())
+    assert found(product, turned, (tanh, (2,), square), (end, (3, 0), square)) == []
+    # Through a view that keeps the order.
+    flat, line = torch.empty(16), torch.empty(1, 16)
+    seen = found(
+        product, (aten.view.default, (1, [16]), flat), (tanh, (2,), flat),
+        (aten.view.default, (3, [1, 16]), line), (mm, (4, 4), torch.empty(1, 16)),
+    )  # fmt: skip
+    assert seen == over
+
+
+def test_inputs_of_convolutions_are_copied_once() -> None:
+    """Inductor reads them with channels last: batch and weights that are not stored so."""
+    weight, image = torch.empty(8, 3, 3, 3), torch.empty(2, 3, 9, 9)
+    last = image.to(memory_format=torch.channels_last)
+    for value, copied in ((image, image.nbytes + weight.nbytes), (last, weight.nbytes)):
+        graph = fx.Graph()
+        x, w = graph.placeholder("primals_1"), graph.placeholder("primals_2")
+        x.meta["val"], w.meta["val"] = value, weight
+        out = torch.ops.aten.convolution.default
+        pad = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        node = graph.call_function(out, (x, w, None, *pad))
+        node.meta["val"] = torch.empty(2, 8, 9, 9)
+        graph.output((node,))
+        module = fx.GraphModule(nn.Module(), graph)
+        assert copied_bytes(module, torch.device("cpu")) == copied
+    empty = fx.GraphModule(nn.Module(), graph_of((torch.ops.aten.tanh.default, (0,), weight))[0])
+    assert copied_bytes(empty, torch.device("cpu")) == 0

@@ -17,13 +17,12 @@ from ....solver.errors import CaptureError
 from ....solver.graph import Graph, Op, Tensor
 from ..assemble import allocated
 from .costs import machine_of, root_time
-from .inline import Expressions, expressions, nbytes, unique
+from .inline import Expressions, expressions, nbytes
+from .overwrites import overwritten
 from .private import Ends, ends_of, is_late, is_mutable, written_inputs
 from .roles import Role, is_communication, is_random, packet_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ....solver.graph import Phase
     from ..machine import Machine
 
@@ -61,7 +60,7 @@ class JointGraph:
 
 def joint_graph(
     graph: fx.Graph, num_fwd_outputs: int, *, name: str, extra_resident_bytes: int = 0,
-    machine: Machine | None = None,
+    machine: Machine | None = None, in_place: bool = True,
 ) -> JointGraph:  # fmt: skip
     """Make the graph of a joint graph.
 
@@ -77,6 +76,8 @@ def joint_graph(
         Bytes always in memory that the graph does not see.
     machine
         For the times; None: the device of the graph, measured.
+    in_place
+        Whether the compiler writes results over inputs that die.
 
     Raises
     ------
@@ -87,8 +88,8 @@ def joint_graph(
     ends = ends_of(graph, num_fwd_outputs)
     results = [n for n in (*ends.outputs, *ends.gradients) if n is not None]
     found = expressions(graph, results)
-    device = _device_of(graph)
-    builder = _Builder(found, ends, machine or machine_of(device), device)
+    device = device_of(graph)
+    builder = _Builder(found, ends, machine or machine_of(device), device, in_place)
     return builder.build(graph, name, extra_resident_bytes)
 
 
@@ -107,7 +108,7 @@ def _refuse_symbols(graph: fx.Graph) -> None:
                 )
 
 
-def _device_of(graph: fx.Graph) -> torch.device:
+def device_of(graph: fx.Graph) -> torch.device:
     """Where the graph computes: the first device that is not the host, if there is one."""
     devices = [
         node.meta["val"].device
@@ -121,9 +122,11 @@ class _Builder:
     """Collects ops and tensors."""
 
     def __init__(
-        self, found: Expressions, ends: Ends, machine: Machine, device: torch.device
-    ) -> None:
-        self.found, self.ends, self.machine, self.device = found, ends, machine, device
+        self, found: Expressions, ends: Ends, machine: Machine, device: torch.device,
+        in_place: bool,
+    ) -> None:  # fmt: skip
+        self.found, self.ends, self.machine = found, ends, machine
+        self.device, self.in_place = device, in_place
         self.tensors: list[Tensor] = []
         self.holders: list[fx.Node | None] = []
         self.index: dict[fx.Node, int] = {}
@@ -148,6 +151,7 @@ class _Builder:
             self._tensor(node)
         ops: list[Op] = []
         roots: list[fx.Node | None] = []
+        self.over = overwritten(self.found, (*early, *late), self.pinned) if self.in_place else {}
         marks = self._orders(early)
         for node in early:
             ops.append(self._op(node, "forward", marks))
@@ -161,10 +165,8 @@ class _Builder:
             roots.append(node)
         made = Graph(
             name, tuple(ops), tuple(self.tensors), extra_resident_bytes=extra,
-            meta={
-                "device": str(self.device), "torch": str(torch.__version__), "times": "roofline",
-                "from": "torch.compile",
-            },
+            meta={"device": str(self.device), "torch": str(torch.__version__), "times": "roofline",
+                  "from": "torch.compile"},
         )  # fmt: skip
         return JointGraph(made, self.ends, self.found, tuple(roots), boundary, tuple(self.holders))
 
@@ -246,6 +248,7 @@ class _Builder:
             recompute=not self._ordered(node),
             phase=phase,
             source=_source(node),
+            overwrites=self.index[self.over[node]] if node in self.over else -1,
         )
 
     def _writes(self, node: fx.Node) -> list[int]:
@@ -277,7 +280,7 @@ class _Builder:
             if node is not None
             for leaf in self.found.leaves[node]
         ]
-        made = {t for node in early for t in (self.index.get(node, -1),)}
+        made = {self.index.get(node, -1) for node in early}
         reads += [t for t in marks.values() if t not in made]
         # The caller holds what it gives to a backward until that returns.
         writes = [self._tensor(node, pinned=True) for node in self.ends.tangents]
@@ -294,8 +297,3 @@ def _source(node: fx.Node) -> str:
         if words.startswith("File "):
             return words.removeprefix("File ").replace('"', "")
     return ""
-
-
-def leaves_of(joint: JointGraph, nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
-    """Tensors and inputs that a few nodes are computed from."""
-    return unique(leaf for node in nodes for leaf in joint.found.leaves[node])

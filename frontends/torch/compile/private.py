@@ -141,6 +141,14 @@ def default_partition(
     return forward, backward
 
 
+def prefers_channels_last(module: fx.GraphModule) -> bool:
+    """Whether inductor lays what convolutions read out with channels last."""
+    from torch._inductor.graph import GraphLowering
+
+    decide: Callable[..., bool] = GraphLowering.decide_layout_opt
+    return decide(module, is_inference=False)
+
+
 def is_mutable(node: fx.Node) -> bool:
     """Whether a node writes into one of its arguments."""
     target = node.target

@@ -1,8 +1,8 @@
 """One model, compiled by inductor under PyTorch's own budgets and under ours.
 
 PyTorch's `activation_memory_budget` is a share of the bytes that it would save, not of a peak, so
-the two meet at what is measured: ours is asked for each peak that theirs was measured to have. All
-compiled steps of a model then run in turns.
+the two meet at what is measured: ours is asked for each peak that theirs was measured to have, and
+for one below all of them. All compiled steps of a model then run in turns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ from lowtide.frontends.torch.bench import cpu_clock
 from lowtide.runtime.meter import measure_peak, measure_step_time
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 
+from .rows import Row
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -30,42 +31,8 @@ if TYPE_CHECKING:
     from .models import Step
 
 SETTINGS = (1.0, 0.85, 0.7, 0.5, 0.3, 0.15, 0.0)
-
-
-@dataclass
-class Row:
-    """One compiled step.
-
-    Attributes
-    ----------
-    planner, setting
-        `torch` with its share, or `lowtide` with the bytes beyond the resident ones.
-    peak_bytes, milliseconds
-        Measured peak beyond what was there before the step, and the median time; 0 without a plan.
-    predicted_bytes
-        Of a plan: its peak beyond the resident bytes.
-    overhead
-        Of a plan: predicted share of additional time.
-    gradient_error, same_bits
-        Largest distance of a gradient from eager's, over the largest gradient; whether all
-        gradients are, to the bit, those of inductor's default split.
-    compile_s
-        Seconds until the first step was done.
-    smallest_bytes
-        Where there is no plan: the smallest peak found.
-    """
-
-    model: str
-    planner: str
-    setting: float
-    peak_bytes: int = 0
-    milliseconds: float = 0.0
-    predicted_bytes: int = 0
-    overhead: float = 0.0
-    gradient_error: float = 0.0
-    same_bits: bool = False
-    compile_s: float = 0.0
-    smallest_bytes: int = 0
+ROOM = 1.001  # of a measured peak: a few small buffers more are no other peak
+BELOW = 0.85  # of the smallest one
 
 
 class Share:
@@ -134,15 +101,18 @@ def study(
 
     for share in settings:
         add(Row(name, "torch", share), Share(share))
-    for peak in sorted({row.peak_bytes for row in rows}, reverse=True):
-        budget = resident(model, batch) + peak
-        backend = lowtide.backend(budget, time_limit=time_limit)
-        row = Row(name, "lowtide", peak)
+    peaks = sorted({row.peak_bytes for row in rows}, reverse=True)
+    base = resident(model, batch)
+    for peak in (*peaks, int(BELOW * peaks[-1])):
+        budget = int(peak * ROOM) if peak in peaks else peak
+        backend = lowtide.backend(base + budget, time_limit=time_limit)
+        row = Row(name, "lowtide", peak, budget_bytes=budget)
         add(row, backend)
         if backend.planned and row.peak_bytes:
-            plan = backend.planned[-1].plan
-            row.predicted_bytes = plan.peak_bytes - plan.resident_bytes
-            row.overhead = plan.overhead
+            planned = backend.planned[-1]
+            row.predicted_bytes = planned.plan.peak_bytes - base
+            row.followed_bytes = (planned.peak_bytes or base) - base
+            row.overhead = planned.plan.overhead
     times = measure_step_time(
         {str(place): run for place, run in runs.items()}, repeats, clock=cpu_clock()
     )

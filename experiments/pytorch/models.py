@@ -111,13 +111,13 @@ def mlp() -> Step:
 
 
 def gpt() -> Step:
-    """Four blocks, normalised before."""
-    return Transformer(4, 128, 256, first=True), (torch.randint(0, 256, (8, 128)),)
+    """Three blocks, normalised before."""
+    return Transformer(3, 128, 256, first=True), (torch.randint(0, 256, (8, 128)),)
 
 
 def bert() -> Step:
-    """Four blocks, normalised after."""
-    return Transformer(4, 128, 256, first=False), (torch.randint(0, 256, (8, 128)),)
+    """Three blocks, normalised after."""
+    return Transformer(3, 128, 256, first=False), (torch.randint(0, 256, (8, 128)),)
 
 
 def cnn() -> Step:
