@@ -80,6 +80,14 @@ class Frontier:
             self.within(aim)
         return self._fast(overhead)
 
+    def curve(self) -> list[lowtide.Plan]:
+        """Plans by falling peak, each slower than those before it and clearly smaller."""
+        found: list[lowtide.Plan] = []
+        for plan in sorted(self.plans, key=lambda plan: (plan.time_ns, plan.peak_bytes)):
+            if not found or self.room(plan) < (1 - NEAR) * self.room(found[-1]):
+                found.append(plan)
+        return found
+
     def _solve(self, budget: str | int, start: lowtide.Plan | None) -> lowtide.Plan:
         plan = lowtide.solve(self.graph, budget, time_limit=self.time_limit, gap=GAP, start=start)
         if plan.stopped_by is Stop.INTERRUPTED:

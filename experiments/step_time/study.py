@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .models import Subject
 
 SETTINGS = (0.7, 0.3, 0.1)
-FEW = 3  # timed steps of what is only to be chosen from
+FEW = 5  # timed steps of what is only to be chosen from
 SAVED = 0.1  # of the plain peak, at least, for a budget that is shown
 
 
@@ -75,23 +75,24 @@ def study(
         if plan is not None:
             at_peak[key] = plan
         told(f"{name}: at the peak of {key}: {_words(plan)}")
-    measured = [frontier.unplanned, *at_peak.values()]
     for key, rival in chosen.items():
         if rival.outcome is not None:
             plan = frontier.within_time(rival.outcome.ratio / unplanned - 1.0)
             told(f"{name}: in the time of {key}: {_words(plan)}")
-            measured += [] if plan is None else [plan]
-    replays = {_key(plan): _replay(captured, plan) for plan in measured}
+    # All that the searches came across: what is predicted to be too slow may be measured not to be.
+    plans = [*frontier.curve(), frontier.unplanned, *at_peak.values()]
+    measured = {_key(plan): plan for plan in plans}
+    replays = {key: _replay(captured, plan) for key, plan in measured.items()}
     outcomes = {key: bench.outcome(replay) for key, replay in replays.items()}
     told(f"{name}: timing {len(chosen)} rivals and {len(replays)} plans")
     final = {key: contenders[key] for key in chosen if key in contenders}
     ratios, milliseconds = bench.ratios({**final, **replays}, repeats)
     planned = {
-        _key(plan): Planned(
-            msgspec.structs.replace(outcomes[_key(plan)], ratio=ratios[_key(plan)]),
+        key: Planned(
+            msgspec.structs.replace(outcomes[key], ratio=ratios[key]),
             frontier.room(plan), plan.overhead, plan.gap, plan.solve_seconds,
         )
-        for plan in measured
+        for key, plan in measured.items()
     }  # fmt: skip
     found = []
     for key, rival in chosen.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -90,6 +91,11 @@ def test_the_smallest_plan_for_a_time() -> None:
     assert plan.overhead <= 0.3
     assert frontier.room(plan) < 0.6 * frontier.room(frontier.unplanned)
     assert frontier.within_time(-0.1) is None
+    curve = frontier.curve()
+    assert curve[0] is frontier.unplanned
+    assert all(a.time_ns <= b.time_ns for a, b in itertools.pairwise(curve))
+    assert all(frontier.room(b) < frontier.room(a) for a, b in itertools.pairwise(curve))
+    assert plan in curve
 
 
 def test_models_have_blocks() -> None:
