@@ -78,6 +78,28 @@ def eager_kernels() -> Iterator[None]:
             op._dispatch_cache.clear()
 
 
+@contextlib.contextmanager
+def checks_kept() -> Iterator[None]:
+    """Keep calls that return nothing, such as the check whether a matrix could be inverted.
+
+    Nobody uses their results: before PyTorch 2.13 tracers take most of them for dead code.
+    """
+    node: Any = torch.fx.Node
+    known = node.is_impure
+
+    def is_impure(self: Any, *args: Any, **kwargs: Any) -> bool:
+        schema = getattr(self.target, "_schema", None)
+        if self.op == "call_function" and schema is not None and not schema.returns:
+            return True
+        return bool(known(self, *args, **kwargs))
+
+    node.is_impure = is_impure
+    try:
+        yield
+    finally:
+        node.is_impure = known
+
+
 def _lstm(x: torch.Tensor, states: Any, weights: Any, *flags: Any) -> Any:
     """`torch.lstm`: in oneDNN where eager PyTorch does that, else as PyTorch composes it."""
     from torch._C import DispatchKey

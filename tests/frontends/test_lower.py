@@ -197,15 +197,26 @@ def test_parameter_gradients_are_not_deferred() -> None:
     assert made["3.weight"] < made["2.weight"] < made["1.weight"] < made["0.weight"]
 
 
-@pytest.mark.skipif(
-    torch.__version__ < "2.13", reason="older tracers leave the check out, and so does the plan"
-)
 def test_checks_are_kept_and_run_once() -> None:
     """An operator with an effect and no result stays in its phase."""
     captured = step_of(lambda self, x: torch.linalg.inv(self.weight).sum())
     node = captured.graph.ops[op_named(captured, "aten._linalg_check_errors.default")]
     assert (node.phase, node.recompute) == ("forward", False)
     assert [captured.graph.tensors[t].size_bytes for t in node.outputs] == [0]  # its mark
+
+
+def test_checks_of_ones_own_are_kept() -> None:
+    """So does one of a library that PyTorch knows nothing about."""
+    with torch.library._scoped_library("lowtide_checks", "DEF") as library:
+        library.define("fine(Tensor x) -> ()")
+        library.impl("fine", lambda x: None, "CompositeExplicitAutograd")
+        library.impl("fine", lambda x: None, "Meta")
+
+        def body(self: Any, x: torch.Tensor) -> Any:
+            torch.ops.lowtide_checks.fine(x)
+            return self.lin(x).sum()
+
+        assert op_named(step_of(body), "lowtide_checks.fine.default") >= 0
 
 
 def test_costs_of_the_wrong_length_are_refused() -> None:

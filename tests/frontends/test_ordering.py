@@ -131,9 +131,6 @@ def test_draws_of_the_backward_stay_there() -> None:
     assert graph.boundary in _precede(graph, late[0])
 
 
-@pytest.mark.skipif(
-    torch.__version__ < "2.13", reason="older tracers leave the check out, and so does the plan"
-)
 def test_checks_stay_in_their_phase() -> None:
     """A check that can raise in forward does so before forward returns."""
     captured = capture(
