@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..control import Control
+from ..errors import NoPlanError
 from ..milp.highs import Highs
 from ..milp.problem import INF, Builder
 from ..milp.staged import build
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 MOST_OPS = 700  # about a million columns; more takes minutes to write down
+READ_A_SECOND = 50_000  # nonzeros; 2.2 million took 25 s of a core without presolve, longer with it
 GAP = 1e-4
 ALLOWANCES = (0.0, 0.05, 0.1, 0.2, 0.3)
 SCALE = 10000.0
@@ -68,14 +70,22 @@ def checkmate(
     ------
     NotApplicableError
         Without a budget, or on more than `MOST_OPS` ops.
+    NoPlanError
+        If the time does not suffice to read the program, when HiGHS cannot be stopped.
     """
     everything = everything_fits(graph, budget_bytes, "checkmate", MOST_OPS)
     if everything is not None or budget_bytes is None:
         return everything
     control = control or Control()
     program = Published(graph, budget_bytes)
+    problem = program.problem()
+    if len(problem.index) > READ_A_SECOND * control.remaining:
+        raise NoPlanError(
+            f"HiGHS reads the {problem.columns:,} columns of the published program for longer than "
+            f"the {control.remaining:.0f} s there are"
+        )
     answer = Highs().solve(
-        program.problem(), control=control, time_limit=control.remaining, gap=GAP, threads=1, seed=0
+        problem, control=control, time_limit=control.remaining, gap=GAP, threads=1, seed=0
     )
     if answer.values is None:
         return Schedule.keep_everything(graph)

@@ -9,6 +9,8 @@ import pytest
 
 from lowtide.frontends.instances import read_instance
 from lowtide.solver.plan import Status
+from lowtide.solver.schedule import Schedule
+from lowtide.solver.simulate import simulate
 from lowtide.solver.solve import solve
 
 FOLDER = Path(
@@ -37,3 +39,18 @@ def test_published_instances_are_solved_to_proven_optimality(
     assert plan.status == Status.OPTIMAL
     # Within the asked gap of the optimum, in percent of the step.
     assert percent - 0.021 <= 100 * plan.overhead <= percent + 0.021
+
+
+@pytest.mark.slow
+def test_retention_intervals_and_integer_programs_agree_on_fcn8() -> None:
+    """Moccasin's model in CP-SAT has the optimum that `auto` proves, 0.136% at 80% of the peak."""
+    path = FOLDER / "moccasin_fcn_8_vgg_MLSys_32_416_608_3_train.json.gz"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not in {FOLDER}")
+    graph = read_instance(path)
+    budget = simulate(graph, Schedule.keep_everything(graph)).peak_bytes * 80 // 100
+    best = solve(graph, budget, gap=1e-6)
+    assert best.status == Status.OPTIMAL
+    assert round(100 * best.overhead, 3) == 0.136
+    other = solve(graph, budget, method="moccasin", time_limit=600.0)
+    assert other.time_ns == best.time_ns

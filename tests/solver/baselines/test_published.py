@@ -150,6 +150,14 @@ def test_programs_need_a_budget_and_a_graph_of_moderate_size(name: str) -> None:
             PUBLISHED[name](linear_chain(400), 0)
 
 
+def test_a_program_that_is_read_for_longer_than_the_time_is_not_begun() -> None:
+    """HiGHS cannot be stopped while it takes a program in, which takes minutes for 400 ops."""
+    graph = linear_chain(60)
+    budget = simulate(graph, Schedule.keep_everything(graph)).peak_bytes // 2
+    with pytest.raises(NoPlanError, match="reads the"):
+        PUBLISHED["checkmate"](graph, budget, Control(1.0))
+
+
 def test_groups_of_methods_in_a_comparison() -> None:
     """`published` stands for all of them; each has a row, or a reason."""
     graph = linear_chain(5)
