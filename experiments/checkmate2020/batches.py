@@ -5,7 +5,8 @@
 Sizes and times are linear in the batch: each step is captured at two batches, and every tensor and
 op in between is on the line through them. A batch counts if the method's schedule fits 16e9 bytes,
 parameters included, and takes no longer than the step and one more forward. For the heuristics
-every batch is tried by bisection; for `auto` too, with the time limit for each batch.
+every batch is tried by bisection; for `auto` too, with the time limit for each batch. `no schedule`
+is the largest batch at which no single op, with its inputs, needs more than there is.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import lowtide
 from lowtide.commands.terminal import aligned
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from lowtide.solver.files import write_atomic
+from lowtide.solver.smallest import single_op_bound
 
 from ..models.steps import graph_of
 from ..papers.command import tell
 
 BYTES = 16_000_000_000
+BOUND = "no schedule"
 METHODS = ("keep_everything", "ap_sqrt_n", "linearized_sqrt_n", "linearized_greedy", "auto")
 # Figure 6 and the text around it, as far as printed.
 PAPER: dict[str, dict[str, int]] = {
@@ -38,13 +41,13 @@ SMALL, LARGE = 2, 4
 
 
 class Row(msgspec.Struct):
-    """The largest batch of one method on one network."""
+    """The largest batch of one method on one network, or (`BOUND`) of any."""
 
     network: str
     method: str
     batch: int
-    peak_bytes: int
-    overhead: float
+    peak_bytes: int | None
+    overhead: float | None
     published: int | None
 
 
@@ -105,8 +108,23 @@ def largest(name: str, method: str, line: Line, time_limit: float) -> Row:
             low, best = middle, plan
         tell(f"{name}, {method}: between {low} and {top}")
     if best is None:
-        return Row(name, method, 0, 0, 0.0, published)
+        return Row(name, method, 0, None, None, published)
     return Row(name, method, low, best.peak_bytes, best.overhead, published)
+
+
+def bound(name: str, line: Line) -> Row:
+    """The largest batch that single ops allow, which no schedule exceeds."""
+
+    def possible(batch: int) -> bool:
+        return single_op_bound(line.at(batch), any_order=True)[0] <= BYTES
+
+    low, top = 0, 1
+    while possible(top):
+        low, top = top, 2 * top
+    while top - low > 1:
+        middle = (low + top) // 2
+        low, top = (middle, top) if possible(middle) else (low, middle)
+    return Row(name, BOUND, low, None, None, None)
 
 
 def table(rows: list[Row]) -> str:
@@ -114,12 +132,10 @@ def table(rows: list[Row]) -> str:
     lines = [["network", "method", "batch", "times plain", "extra time", "paper"]]
     for row in rows:
         plain = next(r for r in rows if r.network == row.network and r.method == METHODS[0])
-        lines.append(
-            [
-                row.network, row.method, f"{row.batch}", f"{row.batch / max(1, plain.batch):.2f}",
-                f"{100 * row.overhead:.1f}%", str(row.published or ""),
-            ]
-        )  # fmt: skip
+        extra = "" if row.overhead is None else f"{100 * row.overhead:.1f}%"
+        times = f"{row.batch / max(1, plain.batch):.2f}"
+        paper = str(row.published or "")
+        lines.append([row.network, row.method, f"{row.batch}", times, extra, paper])
     return aligned(lines, right=range(2, 6))
 
 
@@ -142,6 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         for method in METHODS:
             rows.append(largest(name, method, line, options.time_limit))
             tell(f"{name}, {method}: {rows[-1].batch}")
+        rows.append(bound(name, line))
     text = msgspec.json.format(msgspec.json.encode(rows), indent=1)
     write_atomic(options.out / "batches.json", text + b"\n")
     print(text.decode() if options.json else table(rows))

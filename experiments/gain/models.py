@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-import lowtide
-
 from ..models import segmenters
+from ..models.steps import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    import lowtide
 
 Step = tuple[nn.Module, Any]
 
@@ -76,11 +78,15 @@ MODELS: dict[str, Callable[[], Step]] = {
 }
 
 
-def graph_of(name: str) -> lowtide.Graph:
-    """The step's graph; nothing of its size is allocated."""
-    with torch.device("meta"):
-        model, batch = MODELS[name]()
-    return lowtide.capture(model.train(), batch, device="cpu", times="roofline").graph
+def graph_of(name: str, folder: Path | None = None) -> lowtide.Graph:
+    """The step's graph; nothing of its size is allocated. Kept in `folder` for the next time."""
+
+    def make() -> Step:
+        with torch.device("meta"):
+            model, batch = MODELS[name]()
+        return model.train(), batch
+
+    return kept(f"gain-{name}", make, folder)
 
 
 def _classes(config: Any) -> Any:

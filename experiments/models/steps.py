@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -100,7 +100,7 @@ def recurrent_graph(length: int, batch: int = 64, folder: Path | None = None) ->
 
 def kept(
     name: str,
-    make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]],
+    make: Callable[[], tuple[nn.Module, Any]],
     folder: Path | None,
 ) -> lowtide.Graph:
     """The graph of the step that `make` gives, from the folder if it is there."""

@@ -83,9 +83,11 @@ def main(
     except LowtideError as error:
         tell(str(error))
         return error.exit_code
-    write(options.out / "results.json", f"python -m experiments.{name}", rows)
-    for subject in dict.fromkeys(row.subject for row in rows):
+    again = dict.fromkeys(row.subject for row in rows)
+    rows = write(options.out / "results.json", f"python -m experiments.{name}", rows)
+    for subject in again:
         show.picture(rows, subject, options.out / f"{slug(subject)}.svg")
+    rows = [row for row in rows if row.subject in again]
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
     else:

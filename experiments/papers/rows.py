@@ -32,6 +32,8 @@ class Row(msgspec.Struct, frozen=True):
         The method; `optimal`, `feasible`, or what kept it from a plan, with the reason.
     peak_bytes, overhead, bound, seconds
         Of the plan; None without one.
+    time_limit
+        Seconds that the method had.
     published
         What somebody printed for this method at this budget, in words; empty if nothing.
     """
@@ -48,13 +50,16 @@ class Row(msgspec.Struct, frozen=True):
     bound: float | None
     seconds: float
     published: str = ""
+    time_limit: float = 0.0
 
     @classmethod
-    def of(cls, subject: str, ops: int, row: comparison.Row, published: str = "") -> Row:
+    def of(
+        cls, subject: str, ops: int, row: comparison.Row, published: str, time_limit: float
+    ) -> Row:
         """From a row of a comparison."""
         return cls(
             subject, ops, row.budget, row.budget_bytes, row.method, row.status, row.reason,
-            row.peak_bytes, row.overhead, row.bound, row.seconds, published,
+            row.peak_bytes, row.overhead, row.bound, round(row.seconds, 2), published, time_limit,
         )  # fmt: skip
 
 
@@ -110,9 +115,8 @@ def run(
             graph, subject.budgets, methods, time_limit=time_limit, resume=resume, on_row=heard
         )
         for row in found.rows:
-            yield Row.of(
-                subject.name, ops, row, subject.published.get((row.method, row.budget), "")
-            )
+            figure = subject.published.get((row.method, row.budget), "")
+            yield Row.of(subject.name, ops, row, figure, time_limit)
         if found.interrupted:
             raise KeyboardInterrupt
 
@@ -133,11 +137,25 @@ def read(path: Path) -> Results | None:
         raise InputError(f"{path} holds no results ({error}): delete it") from None
 
 
-def write(path: Path, command: str, rows: Sequence[Row]) -> None:
-    """Write the file, whole or not at all; rows of subjects that were not run again stay."""
+def write(path: Path, command: str, rows: Sequence[Row]) -> list[Row]:
+    """Write the file, whole or not at all, and give all rows of it.
+
+    Rows of subjects and methods that were not run again stay.
+    """
     known = read(path)
-    new = {row.subject for row in rows}
-    kept = [] if known is None else [row for row in known.rows if row.subject not in new]
-    results = Results(command, versions("numpy", "highspy", "ortools"), [*kept, *rows])
-    text = msgspec.json.format(msgspec.json.encode(results), indent=1)
+    before = [] if known is None else known.rows
+    new = {(row.subject, row.budget_bytes, row.method): row for row in rows}
+    budgets = {(row.subject, row.budget_bytes) for row in rows}
+    again = {row.subject for row in rows}
+    merged = [
+        new.pop((row.subject, row.budget_bytes, row.method), row)
+        for row in before
+        if row.subject not in again or (row.subject, row.budget_bytes) in budgets
+    ]
+    merged += new.values()
+    text = msgspec.json.format(
+        msgspec.json.encode(Results(command, versions("numpy", "highspy", "ortools"), merged)),
+        indent=1,
+    )
     write_atomic(path, text + b"\n")
+    return merged

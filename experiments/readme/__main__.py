@@ -2,9 +2,9 @@
 
     python -m experiments.readme [--check]
 
-A table stands between `<!-- NAME -->` and `<!-- /NAME -->`. Tables whose study has no results file
-are left as they are. With --check nothing is written, and the exit code is 1 if a table is out of
-date.
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, in the README and on the pages of the
+studies. Tables whose study has no results file are left as they are. With --check nothing is
+written, and the exit code is 1 if a table is out of date.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lowtide.solver.errors import InputError
 from lowtide.solver.files import write_atomic
 
 from .blocks import BLOCKS
+from .literature import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,14 +33,37 @@ def renewed(text: str, studies: Path) -> str:
     """
     for name, make in BLOCKS.items():
         table = make(studies)
-        if table is None:
-            continue
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        place = pattern.search(text)
-        if place is None:
-            raise InputError(f"README.md has no place for the table {name}: <!-- {name} -->")
-        text = f"{text[: place.start()]}{place[1]}{table}\n{place[2]}{text[place.end() :]}"
+        if table is not None:
+            text = placed(text, name, table, "README.md")
     return text
+
+
+def placed(text: str, name: str, table: str, where: str) -> str:
+    """The page with a table in its place.
+
+    Raises
+    ------
+    InputError
+        If it has none.
+    """
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    place = pattern.search(text)
+    if place is None:
+        raise InputError(f"{where} has no place for the table {name}: <!-- {name} -->")
+    return f"{text[: place.start()]}{place[1]}{table}\n{place[2]}{text[place.end() :]}"
+
+
+def pages(studies: Path) -> dict[Path, tuple[str, str]]:
+    """The pages of the studies that have results: as they are, and as they should be."""
+    found: dict[Path, tuple[str, str]] = {}
+    for (study, name), make in PAGES.items():
+        table = make(studies)
+        if table is not None:
+            path = studies / study / "README.md"
+            text = path.read_text(encoding="utf-8")
+            before, after = found.get(path, (text, text))
+            found[path] = before, placed(after, name, table, f"experiments/{study}/README.md")
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,15 +78,18 @@ def main(argv: list[str] | None = None) -> int:
     path = ROOT / "README.md"
     before = path.read_text(encoding="utf-8")
     try:
-        after = renewed(before, ROOT / "experiments")
+        all_pages = {path: (before, renewed(before, ROOT / "experiments"))}
+        all_pages |= pages(ROOT / "experiments")
     except InputError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    old = {path: after for path, (before, after) in all_pages.items() if after != before}
     if options.check:
-        if after != before:
-            print("README.md is out of date: python -m experiments.readme", file=sys.stderr)
-        return int(after != before)
-    if after != before:
+        for path in old:
+            name = path.relative_to(ROOT)
+            print(f"{name} is out of date: python -m experiments.readme", file=sys.stderr)
+        return int(bool(old))
+    for path, after in old.items():
         write_atomic(path, after.encode())
     return 0
 

@@ -30,7 +30,7 @@ def a_row(method: str, budget: str, overhead: float | None, subject: str = "vgg1
 def test_a_study_writes_results_table_and_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows of subjects that are not run again stay in the file."""
+    """Rows of subjects and methods that are not run again stay in the file."""
 
     def subjects(_: Path | None) -> list[Subject]:
         figures = {("greedy", "60%"): "printed: 1%"}
@@ -41,12 +41,14 @@ def test_a_study_writes_results_table_and_picture(
     printed = capsys.readouterr().out
     assert "[printed: 1%]" in printed
     assert (tmp_path / "one.svg").exists()
-    assert main(tmp_path, "", subjects, "greedy", argv=[*common, "--only", "tw*"]) == 0
+    again = ["--out", str(tmp_path), "--time-limit", "6", "--only", "tw*"]
+    assert main(tmp_path, "", subjects, "greedy", argv=again) == 0
     found = read(tmp_path / "results.json")
     assert found is not None
     assert [(r.subject, r.method) for r in found.rows] == [
-        ("one", "greedy"), ("one", "sqrt_n"), ("two", "greedy"),
+        ("one", "greedy"), ("one", "sqrt_n"), ("two", "greedy"), ("two", "sqrt_n"),
     ]  # fmt: skip
+    assert [r.time_limit for r in found.rows] == [5.0, 5.0, 6.0, 5.0]
     assert main(tmp_path, "", subjects, "greedy", argv=[*common, "--only", "three"]) == 2
     (tmp_path / "results.json").write_text("[]")
     with pytest.raises(InputError, match="holds no results"):

@@ -12,7 +12,8 @@ import pytest
 from experiments.kusumoto2019.__main__ import Row
 from experiments.papers.trained import Row as TrainedRow
 from experiments.readme.__main__ import ROOT, main, renewed
-from experiments.readme.blocks import BLOCKS, demo, kumar, kusumoto
+from experiments.readme.blocks import BLOCKS, demo
+from experiments.readme.literature import kumar, kusumoto
 from lowtide.solver.errors import InputError
 
 if TYPE_CHECKING:
