@@ -19,8 +19,10 @@ class Row:
     ----------
     planner, setting
         `torch` with its share, or `lowtide` with the bytes beyond the resident ones.
-    peak_bytes, milliseconds
-        Measured peak beyond what was there before the step, and the median time; 0 without a plan.
+    peak_bytes
+        Measured peak beyond what was there before the step; 0 without a plan.
+    milliseconds, fastest_ms
+        Median of the timed steps, and the fastest of them: the one that least else ran beside.
     budget_bytes
         Of a plan: what it was asked for, beyond the same.
     predicted_bytes, followed_bytes
@@ -41,6 +43,7 @@ class Row:
     setting: float
     peak_bytes: int = 0
     milliseconds: float = 0.0
+    fastest_ms: float = 0.0
     budget_bytes: int = 0
     predicted_bytes: int = 0
     followed_bytes: int = 0

@@ -32,7 +32,7 @@ def line(row: Row) -> str:
         )
     return (
         f"{row.model:6}{row.planner:9}{row.setting:12.8g}{row.budget_bytes:12}{row.peak_bytes:12}"
-        f"{row.predicted_bytes:12}{row.milliseconds:9.2f}{row.overhead:8.3f}"
+        f"{row.predicted_bytes:12}{row.fastest_ms:9.2f}{row.overhead:8.3f}"
         f"{row.gradient_error:10.1e} {row.same_bits!s:6}{row.compile_s:8.1f}"
     )
 
@@ -47,7 +47,7 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
         }
         for peak in sorted({row.peak_bytes for row in theirs} | set(ours), reverse=True):
             same = [row for row in theirs if row.peak_bytes == peak]
-            time = min((row.milliseconds for row in same), default=None)
+            time = min((row.fastest_ms for row in same), default=None)
             settings = ", ".join(f"{row.setting:g}" for row in same)
             first = [model, settings or "none", format_bytes(peak) if same else "", _ms(time)]
             mine = ours.get(peak)
@@ -56,9 +56,9 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
             elif not mine.peak_bytes:
                 lines.append([*first, f"cannot below {format_bytes(mine.smallest_bytes)}", "", ""])
             else:
-                ratio = "" if time is None else f"{mine.milliseconds / time:.3f}"
+                ratio = "" if time is None else f"{mine.fastest_ms / time:.3f}"
                 found = format_bytes(mine.peak_bytes)
-                lines.append([*first, found, _ms(mine.milliseconds), ratio])
+                lines.append([*first, found, _ms(mine.fastest_ms), ratio])
     return lines
 
 
@@ -67,14 +67,14 @@ def _ms(value: float | None) -> str:
 
 
 def picture(rows: Sequence[Row], model: str, path: Path) -> None:
-    """Step time against measured peak; PyTorch's settings are joined in their order."""
+    """Fastest step against measured peak; PyTorch's settings are joined in their order."""
     ax = new_axes(7.0, 4.5)
     style(ax)
     for planner, name in (("torch", "knapsack_dp"), ("lowtide", "auto")):
         here = [r for r in rows if (r.model, r.planner) == (model, planner) and r.peak_bytes]
         color, marker = look(name)
         x = [row.peak_bytes / 2**20 for row in here]
-        y = [row.milliseconds for row in here]
+        y = [row.fastest_ms for row in here]
         label = "activation_memory_budget" if planner == "torch" else "lowtide"
         ax.plot(x, y, color=color, marker=marker, linewidth=1.2, alpha=0.8, label=label)
         for at, height, row in zip(x, y, here, strict=True):

@@ -51,12 +51,12 @@ def test_lines_and_pictures_of_rows(tmp_path: Path) -> None:
     """One line for each peak of PyTorch's, with our step at that peak, or why there is none."""
     mib = 2**20
     rows = [
-        Row("mlp", "torch", 1.0, 4 * mib, 10.0),
-        Row("mlp", "torch", 0.0, 4 * mib, 20.0),
-        Row("mlp", "torch", 0.5, 2 * mib, 12.0),
-        Row("mlp", "lowtide", 4 * mib, 3 * mib, 9.0, 4 * mib, 3 * mib, 3 * mib, 0.1),
+        Row("mlp", "torch", 1.0, 4 * mib, 10.0, 10.0),
+        Row("mlp", "torch", 0.0, 4 * mib, 20.0, 19.0),
+        Row("mlp", "torch", 0.5, 2 * mib, 12.0, 12.0),
+        Row("mlp", "lowtide", 4 * mib, 3 * mib, 9.5, 9.0, 4 * mib, 3 * mib, 3 * mib, 0.1),
         Row("mlp", "lowtide", 2 * mib, smallest_bytes=3 * mib),
-        Row("mlp", "lowtide", mib, mib, 15.0, mib, mib, mib, 0.2),
+        Row("mlp", "lowtide", mib, mib, 15.0, 15.0, mib, mib, mib, 0.2),
     ]
     assert cells(rows) == [
         ["mlp", "1, 0", "4.00 MiB", "10.00", "3.00 MiB", "9.00", "0.900"],
