@@ -89,6 +89,7 @@ def backend(
     method: str = "auto",
     seed: int = 0,
     extra_resident_bytes: int = 0,
+    reserve_bytes: int = 0,
     compiler: Compiler = "inductor",
     options: Mapping[str, Any] | None = None,
 ) -> Backend:
@@ -96,7 +97,7 @@ def backend(
 
     Parameters
     ----------
-    memory_budget, time_limit, method, seed, extra_resident_bytes
+    memory_budget, time_limit, method, seed, extra_resident_bytes, reserve_bytes
         As for `lowtide.partitioner`.
     compiler
         What compiles the two halves. `aot_eager` runs them operator by operator, to debug.
@@ -110,6 +111,16 @@ def backend(
         below the smallest, symbolic sizes) is raised at its first call, within PyTorch's
         `BackendCompilerFailed`.
 
+    Notes
+    -----
+    With inductor, the program that it wrote for each graph is followed without running it. If its
+    peak is above the budget the graph is planned and compiled again with that much less, five times
+    at most; if none is within the budget, that is an error. So the peak of what is inside a
+    compiled graph is within the budget. Not counted are: what runs outside of it (a loss in eager
+    mode, other graphs of a model with graph breaks, the optimizer), and memory that libraries take
+    around PyTorch's allocator. A program that is not in Python (`cpp_wrapper`, CUDA graphs) cannot
+    be followed: a log line says so, and its peak is a prediction.
+
     Examples
     --------
     >>> model = torch.compile(model, backend=lowtide.backend("60%"))    # doctest: +SKIP
@@ -120,5 +131,6 @@ def backend(
         method=method,
         seed=seed,
         extra_resident_bytes=extra_resident_bytes,
+        reserve_bytes=reserve_bytes,
     )
     return Backend(partitioner, compiler, options or {})

@@ -203,7 +203,7 @@ def _dry(program: Any, meter: _Meter) -> Callable[[list[Any]], Sequence[Any]]:
             names[name] = _reinterpret
         elif name == "extern_kernels":
             names[name] = _Externals(value, meter)
-        elif name.startswith(("assert_size_stride", "assert_alignment", "cpp_", "triton_")):
+        elif name.startswith(("assert_size_stride", "assert_alignment")) or _is_kernel(name, value):
             names[name] = _Nothing()
         elif isinstance(value, types.FunctionType) and value.__globals__ is module:
             names[name] = rebound(value)
@@ -212,6 +212,12 @@ def _dry(program: Any, meter: _Meter) -> Callable[[list[Any]], Sequence[Any]]:
         return run  # type: ignore[no-any-return]
     parts = [rebound(part) for part in getattr(call.__self__, "partitions", ())]
     return partial(run, types.SimpleNamespace(partitions=parts))
+
+
+def _is_kernel(name: str, value: Any) -> bool:
+    """Whether a name of a program is a kernel: none may run, fake tensors have no memory."""
+    launched = hasattr(value, "run") and not isinstance(value, types.ModuleType)
+    return name.startswith(("cpp_", "triton_")) or launched
 
 
 def _empty(

@@ -160,6 +160,11 @@ class Partitioner(CustomPartitionerFn):
         )
         return modules(gm, joint, plan.schedule)
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether the budget is whatever the step takes without recomputation."""
+        return str(self.memory_budget).strip().lower() == "max"
+
     def uuid(self) -> str:
         """Key of what this partitioner does, for PyTorch's caches of compiled code."""
         settings = (

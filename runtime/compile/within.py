@@ -34,7 +34,7 @@ def compile_within(
     """Compile a graph with inductor; plan again where the result is above the budget.
 
     The bytes by which the peak of the compiled program is above the budget are taken from the
-    budget of the next plan, at most `ATTEMPTS` plans.
+    budget of the next plan, at most `ATTEMPTS` plans. `max` is no limit: what is compiled is kept.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def compile_within(
             planned = _observed(partitioner.planned.pop(), watch)
             del partitioner.planned[before:]
             over = 0 if planned.peak_bytes is None else planned.peak_bytes - planned.budget_bytes
-            if over <= 0:
+            if over <= 0 or partitioner.unlimited:
                 partitioner.planned.append(planned)
                 return compiled  # type: ignore[no-any-return]
             assert planned.peak_bytes is not None
