@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
     State = dict[str, tuple[torch.Tensor, int]]
 
+_REENTRANT = "CheckpointFunction"
+# What runs around the function otherwise: the second name is from 2.14 on.
+_GENERATORS = (
+    "_checkpoint_without_reentrant_generator",
+    "_checkpoint_without_reentrant_generator_impl",
+)
+
 
 @contextlib.contextmanager
 def checkpoints_off(state: Callable[[], State]) -> Iterator[None]:
@@ -44,13 +51,11 @@ def checkpoints_off(state: Callable[[], State]) -> Iterator[None]:
 
     module = torch.utils.checkpoint
     saved = {
-        name: getattr(module, name)
-        for name in ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
-        if hasattr(module, name)
+        name: getattr(module, name) for name in (_REENTRANT, *_GENERATORS) if hasattr(module, name)
     }
     try:
-        module.CheckpointFunction = Plain  # type: ignore[assignment, misc]
-        module._checkpoint_without_reentrant_generator = plain
+        for name in saved:
+            setattr(module, name, Plain if name == _REENTRANT else plain)
         yield
     finally:
         for name, value in saved.items():

@@ -22,7 +22,7 @@ from ...solver.errors import CaptureError
 from .autocasts import casts_kept
 from .checkpoints import checkpoints_off
 from .cumulative import counters_unread
-from .kernels import checks_kept, eager_kernels
+from .kernels import checks_kept, eager_kernels, true_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -208,6 +208,7 @@ def tracing(
         counters_unread(),
         eager_kernels(),
         checks_kept(),
+        true_results(),
     ):
         yield
 

@@ -13,6 +13,7 @@ import torch
 
 from .assemble import Item, Wiring, assemble, input_specs, label_of
 from .gradients import own_gradients
+from .kernels import true_results
 from .masks import whole_masks
 from .mutation import Separated, separate_mutations
 from .norms import chosen_norms
@@ -45,7 +46,8 @@ def lower(
     """Make the program and its graph; op times are zero until a cost model fills them in."""
     changed = {slot.index for slot in joint.results if slot is not None and slot.role == "mutation"}
     shared = shared_memory(step.sources, changed)
-    traced = trace_values(joint, step.sources, shared, mode)
+    with true_results():
+        traced = trace_values(joint, step.sources, shared, mode)
     values = traced.values
     wiring = wire(joint, traced)
     forward = [*wiring.outputs.values(), *wiring.mutations.values()]

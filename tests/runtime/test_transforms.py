@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     # PyTorch itself warns when it loads its forward-mode decompositions.
     pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:FutureWarning"),
 ]
 
 
