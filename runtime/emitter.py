@@ -174,6 +174,8 @@ class Emitter:
             self.forget(step.free)
             self._live.discard(step.free)
             return
+        if step.spared:
+            return
         op = self.program.ops[step.op]
         reads = list(op.reads)
         if op.random and op.rng_value is not None and not step.again:

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class Step:
     """One step: an execution of `op`, or the free of tensor `free`.
 
-    `again` marks a rerun; `overwrites` is the tensor whose memory the result takes, or -1;
+    `again` marks a rerun; `spared` the saving of a generator's state that nobody puts back, which
+    is left out; `overwrites` is the tensor whose memory the result takes, or -1;
     `place` is the number of the execution in the whole schedule.
     """
 
     op: int = -1
     free: int = -1
     again: bool = False
+    spared: bool = False
     overwrites: int = -1
     place: int = -1
 
@@ -69,7 +71,12 @@ class Order:
             taken = int(program.graph.arrays.overwrites[number])
             if taken not in _freed_after(steps, place):
                 taken = -1
-            phases[-1].append(Step(op=number, again=again, overwrites=taken, place=count))
+            spared = op.kind is Kind.RNG_STATE and (
+                program.value_tensor[op.writes[0]] in _freed_after(steps, place)
+            )
+            phases[-1].append(
+                Step(number, again=again, spared=spared, overwrites=taken, place=count)
+            )
             draws = op.kind is Kind.RNG_STATE or (op.random and not again)
             if draws and (number > boundary) is (len(phases) == 1):
                 raise ReplayError(

@@ -122,7 +122,7 @@ def adapted(plan: Plan, before: Graph, graph: Graph) -> Plan | None:
 def _shape(op: msgspec.Struct) -> tuple[object, ...]:
     return tuple(
         getattr(op, name)
-        for name in ("kind", "inputs", "outputs", "recompute", "phase", "overwrites")
+        for name in ("kind", "inputs", "outputs", "recompute", "phase", "overwrites", "restores")
     )
 
 

@@ -83,6 +83,8 @@ def check_schedule(graph: Graph, plan: Plan) -> None:
             continue
         op = graph.ops[index]
         missing = [t for t in op.inputs if t in producer and t not in alive]
+        if runs[index] == 0 and op.restores in missing and runs[producer[op.restores]] > 0:
+            missing.remove(op.restores)  # its time to be saved has come, and nobody wanted it
         if missing:
             raise CheckError(
                 f"step {position} computes {op.name}, whose input "
@@ -107,10 +109,14 @@ def check_peak(graph: Graph, steps: tuple[str, ...]) -> int:
     born: dict[int, int] = {}
     ends: dict[int, int] = {}
     seen: set[int] = set()
+    only_again = _only_again(graph)
     for position, word in enumerate(steps):
         verb, number = word.split(" ")
         index = int(number)
         if verb == "free":
+            if index in only_again and _last_compute(steps, position) == born[index]:
+                del born[index]  # nobody put it back: it was not saved
+                continue
             change[born.pop(index)] += graph.tensors[index].size_bytes
             change[ends.pop(index, position)] -= graph.tensors[index].size_bytes
             continue
@@ -134,6 +140,21 @@ def check_peak(graph: Graph, steps: tuple[str, ...]) -> int:
     constant = graph.extra_resident_bytes
     constant += sum(x.size_bytes for i, x in enumerate(graph.tensors) if i not in made)
     return constant + max(accumulate(change[:total]), default=0)
+
+
+def _only_again(graph: Graph) -> set[int]:
+    """Tensors that ops read to put a state back, and for nothing else."""
+    put_back = {op.restores for op in graph.ops}
+    read = {t for op in graph.ops for t in op.inputs if t != op.restores}
+    read |= {t for op in graph.ops if op.overwrites >= 0 for t in op.outputs}
+    return {t for t in put_back - read if t >= 0 and not graph.tensors[t].output}
+
+
+def _last_compute(steps: tuple[str, ...], position: int) -> int:
+    """Position of the execution that a free follows."""
+    while steps[position].startswith("free "):
+        position -= 1
+    return position
 
 
 def _in_place(graph: Graph, steps: tuple[str, ...], position: int) -> bool:

@@ -28,10 +28,11 @@ _Body = TypeVar("_Body", Graph, Plan)
 
 GRAPH_SCHEMA = "lowtide.graph"
 PLAN_SCHEMA = "lowtide.plan"
-CURRENT_VERSION = {GRAPH_SCHEMA: 2, PLAN_SCHEMA: 1}
+CURRENT_VERSION = {GRAPH_SCHEMA: 3, PLAN_SCHEMA: 1}
 # (schema, version) -> function from a body of that version to one of the next.
 UPGRADES: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     (GRAPH_SCHEMA, 1): lambda body: body,  # 2 added what an op may overwrite
+    (GRAPH_SCHEMA, 2): lambda body: body,  # 3 added what only later executions read
 }
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
 
 Phase = Literal["forward", "backward", "none"]
 
@@ -71,6 +72,10 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     overwrites
         The input whose memory the first output may take, -1 if none. An execution whose input
         is freed right after it then needs no memory for that output.
+    restores
+        The input that only executions after the first read, -1 if none: the state of the random
+        generator from before the first one, which they put back. What is read in this way only,
+        and freed before the next op runs, was never made: it takes no memory.
     module, source
         Module path and line of the user's code, for reports.
     """
@@ -87,6 +92,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     module: str = ""
     source: str = ""
     overwrites: int = -1
+    restores: int = -1
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -150,6 +156,14 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
                         "step or overwritten by another op too"
                     )
                 overwritten.add(op.overwrites)
+            if op.restores != -1 and (
+                op.restores not in made_somewhere.intersection(op.inputs)
+                or op.restores == op.overwrites
+            ):
+                raise InputError(
+                    f"{where} restores tensor {op.restores}, which is not an input of it that an "
+                    "op produces, or is overwritten by it"
+                )
         for index, tensor in enumerate(self.tensors):
             if tensor.size_bytes < 0:
                 raise InputError(f"graph {self.name!r}: tensor {index} has a negative size")
@@ -198,6 +212,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         for op in self.ops:
             line = f"o {op.kind} {op.inputs} {op.outputs} {int(op.recompute)} {op.phase}"
             line += "" if op.overwrites < 0 else f" {op.overwrites}"
+            line += "" if op.restores < 0 else f" again {op.restores}"
             digest.update(f"{line}\n".encode())
         return digest.hexdigest()
 
@@ -223,8 +238,13 @@ class GraphArrays:
     credit, overwrites
         Per op: bytes that it saves by overwriting an input that dies, and which one; 0 and -1 if
         none, or if its first output is of another size.
+    restores, spare
+        Per op: the input that only its later executions read, or -1. Per tensor: 1 if nothing else
+        reads it, so that it is made only where one of them follows (0 if its op may overwrite).
     in_ptr, in_idx, out_ptr, out_idx
         Inputs and outputs of ops. Resident tensors are left out of the inputs.
+    in_first
+        Per entry of `in_idx`: whether the first execution of the op reads it, too.
     use_ptr, use_idx
         Ops that read each tensor, ascending.
     """
@@ -235,11 +255,14 @@ class GraphArrays:
     recompute: Ints
     credit: Ints
     overwrites: Ints
+    restores: Ints
+    spare: Ints
     size: Ints
     producer: Ints
     output: Ints
     in_ptr: Ints
     in_idx: Ints
+    in_first: Bools
     out_ptr: Ints
     out_idx: Ints
     use_ptr: Ints
@@ -267,6 +290,14 @@ class GraphArrays:
             else -1
             for op in ops
         ]
+        restores = np.array([op.restores for op in ops], dtype=np.int64)
+        spare = np.zeros(len(tensors), dtype=np.int64)
+        spare[restores[restores >= 0]] = 1
+        for t in np.flatnonzero(spare).tolist():
+            spare[t] = not tensors[t].output and all(restores[i] == t for i in users[t])
+        for op in ops:
+            if op.overwrites >= 0:
+                spare[list(op.outputs)] = 0
         workspace = [op.workspace_bytes for op in ops]
         rerun = [
             op.workspace_bytes if op.rerun_workspace_bytes < 0 else op.rerun_workspace_bytes
@@ -281,11 +312,14 @@ class GraphArrays:
                 [0 if t < 0 else tensors[t].size_bytes for t in overwrites], dtype=np.int64
             ),
             overwrites=np.array(overwrites, dtype=np.int64),
+            restores=restores,
+            spare=spare,
             size=np.array([t.size_bytes for t in tensors], dtype=np.int64),
             producer=producer,
             output=np.array([t.output for t in tensors], dtype=np.int64),
             in_ptr=in_ptr,
             in_idx=in_idx,
+            in_first=in_idx != np.repeat(restores, np.diff(in_ptr)),
             out_ptr=out_ptr,
             out_idx=out_idx,
             use_ptr=use_ptr,
@@ -295,6 +329,23 @@ class GraphArrays:
     def inputs(self, op: int) -> Ints:
         """Non-resident tensors that `op` reads."""
         return self.in_idx[self.in_ptr[op] : self.in_ptr[op + 1]]
+
+    def first_inputs(self, op: int) -> Ints:
+        """Non-resident tensors that the first execution of `op` reads."""
+        span = slice(self.in_ptr[op], self.in_ptr[op + 1])
+        return self.in_idx[span][self.in_first[span]]
+
+    def first_inputs_of(self, first: int, last: int) -> Ints:
+        """What the first executions of ops first..last read, each once, ascending."""
+        span = slice(self.in_ptr[first], self.in_ptr[last + 1])
+        found: Ints = np.unique(self.in_idx[span][self.in_first[span]])
+        return found
+
+    def made(self, op: int) -> Ints:
+        """Tensors that `op` produces in any case: those that only reruns read are left out."""
+        outputs = self.outputs(op)
+        found: Ints = outputs[self.spare[outputs] == 0]
+        return found
 
     def outputs(self, op: int) -> Ints:
         """Tensors that `op` produces."""

@@ -78,12 +78,13 @@ class _Game:
         self.credit = arrays.credit.tolist()
         self.overwrites = arrays.overwrites.tolist()
         for op in range(count):
-            inputs, outputs = arrays.inputs(op).tolist(), arrays.outputs(op).tolist()
+            # The first run, or a later one without the state that it puts back: a relaxation.
+            inputs, outputs = arrays.first_inputs(op).tolist(), arrays.made(op).tolist()
             inputs = [t for t in inputs if self.producer[t] >= 0]
             self.reads.append(sum(1 << t for t in set(inputs)))
             self.makes.append(sum(1 << t for t in outputs))
             stays = sum(1 << t for t in outputs if arrays.output[t])
-            for p in {self.producer[t] for t in inputs}:
+            for p in {self.producer[t] for t in arrays.inputs(op).tolist()}:
                 stays |= self.outputs[p]
             self.outputs.append(stays)
         own = [self.bytes(self.live(op, self.reads[op])) for op in range(count)]

@@ -37,6 +37,10 @@ class Schedule:
         ins = [arrays.inputs(op).tolist() for op in range(len(graph.ops))]
         outs = [arrays.outputs(op).tolist() for op in range(len(graph.ops))]
         keep = arrays.output.tolist()
+        restores = arrays.restores.tolist()
+        left = [0] * len(graph.ops)
+        for op in computes:
+            left[op] += 1
         # Walk backwards: a tensor's last need before its next production is where it dies.
         needed = [False] * len(graph.tensors)
         dies: list[list[int]] = [[] for _ in computes]
@@ -46,8 +50,9 @@ class Schedule:
                 if not needed[t] and not keep[t]:
                     dies[position].append(t)
                 needed[t] = False
+            left[op] -= 1
             for t in ins[op]:
-                if not needed[t]:
+                if not needed[t] and (left[op] or t != restores[op]):
                     needed[t] = True
                     if not keep[t]:
                         dies[position].append(t)

@@ -4,7 +4,8 @@ Rules: during an op its inputs, its outputs, its workspace and everything kept a
 runs again while one of its outputs is still live holds the old and the new copy during that run,
 one of them afterwards. Resident bytes are a constant. An op that may overwrite an input does so
 where that input is freed before the next op runs, if both are of the same size: its output then
-takes the input's bytes.
+takes the input's bytes. What only reruns read (saved generator states) need not be there for a
+first run, and takes nothing if it is freed before the op after its own runs: it is not made then.
 """
 
 from __future__ import annotations
@@ -93,11 +94,14 @@ def simulate(graph: Graph, schedule: Schedule | Sequence[int]) -> Simulation:
     ran = [False] * len(ops)
     rerun = arrays.rerun_workspace.tolist()
     overwrites = arrays.overwrites.tolist()
+    restores, producer = arrays.restores.tolist(), arrays.producer.tolist()
+    spare = arrays.spare.tolist()
     during: list[int] = []
     after: list[int] = []
     order: list[int] = []
     time = 0
     doomed = -1  # input that the last op overwrites if it is freed now
+    unmade: tuple[int, ...] = ()  # what the last op does not make if it is freed now
     for position, step in enumerate(schedule):
         if step < 0:
             t = -step - 1
@@ -106,20 +110,21 @@ def simulate(graph: Graph, schedule: Schedule | Sequence[int]) -> Simulation:
             present[t] = False
             live -= size[t]
             after[-1] = live
-            if t == doomed:
+            if t == doomed or t in unmade:
                 during[-1] -= size[t]
             continue
         if step >= len(ops):
             raise CheckError(f"step {position} computes op {step}; the graph has {len(ops)}")
         op = ops[step]
         for t in op.inputs:
-            if not present[t]:
+            if not present[t] and (ran[step] or t != restores[step] or not ran[producer[t]]):
                 raise CheckError(
                     f"step {position} computes {op.name}, whose input {graph.tensors[t].name} "
                     "is not in memory"
                 )
         made = sum(size[t] for t in op.outputs)
         doomed = overwrites[step]
+        unmade = tuple(t for t in op.outputs if spare[t] and not present[t])
         workspace = rerun[step] if ran[step] else op.workspace_bytes
         during.append(live + made + workspace)
         for t in op.outputs:

@@ -64,7 +64,7 @@ def slack_cuts(program: StagedProgram, values: Floats) -> list[int]:
         last = stages[k].last
         if stages[k].exact or stages[k + 1].exact:
             continue
-        touched = {*arrays.inputs(last).tolist(), *arrays.outputs(last).tolist()}
+        touched = {*arrays.first_inputs(last).tolist(), *arrays.made(last).tolist()}
         carried = sum(
             float(memory.size[t])
             for t, column in program.carry[k + 1].items()

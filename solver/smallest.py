@@ -37,7 +37,7 @@ def single_op_bound(graph: Graph, *, any_order: bool = False) -> tuple[int, int]
     own = np.zeros(len(graph.ops), dtype=np.int64)
     kept = np.zeros(len(graph.ops), dtype=np.int64)
     for op in range(len(graph.ops)):
-        read, made = arrays.inputs(op), arrays.outputs(op)
+        read, made = arrays.first_inputs(op), arrays.made(op)
         own[op] = arrays.size[read][~stays[read]].sum() + arrays.size[made].sum()
         own[op] += arrays.workspace[op] - arrays.credit[op]
         kept[op] = arrays.size[made][stays[made]].sum()

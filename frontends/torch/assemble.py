@@ -265,13 +265,15 @@ def graph_op(
     outs = tuple(dict.fromkeys(order[values.storage[v]] for v in item.op.writes))
     call = item.op.call
     source, _, module = item.origin.partition("\n")
-    rerun = -1
+    rerun = restores = -1
     if item.op.rng_value is not None:
+        restores = order[values.storage[item.op.rng_value]]
         rerun = allocated(state_bytes(device), torch.device("cpu"), device)
     kind = f"lowtide.{item.op.kind}" if call is None else call.name
     return Op(
         item.name, kind, 0, ins + reads, outs + writes, rerun_workspace_bytes=rerun,
         recompute=item.recompute, phase=item.phase, module=module, source=source,
+        restores=restores,
     )  # fmt: skip
 
 

@@ -54,6 +54,8 @@ def blocks_of(graph: Graph, steps: Iterable[int], *, workspace: bool = True) -> 
     begun: dict[int, tuple[int, list[tuple[int, int]]]] = {}  # live tensor -> first, makes
     found: list[Block] = []
     ran: set[int] = set()
+    spare = arrays.spare.tolist()
+    unmade: set[int] = set()  # what the last op does not make if it is freed now
     at = -1
 
     def end(tensor: int, last: int) -> None:
@@ -63,7 +65,9 @@ def blocks_of(graph: Graph, steps: Iterable[int], *, workspace: bool = True) -> 
     listed = list(steps)
     for place, step in enumerate(listed):
         if step < 0:
-            if -step - 1 in begun:  # or its block went on to the output that overwrote it
+            if -step - 1 in unmade:  # nobody reads it: it was not made
+                del begun[-step - 1]
+            elif -step - 1 in begun:  # or its block went on to the output that overwrote it
                 end(-step - 1, at)
             continue
         at += 1
@@ -73,6 +77,7 @@ def blocks_of(graph: Graph, steps: Iterable[int], *, workspace: bool = True) -> 
         if workspace and extra > 0:
             found.append(Block(extra, at, at))
         old = taken[step] if taken[step] >= 0 and _dies(listed, place, taken[step]) else -1
+        unmade = {t for t in op.outputs if spare[t] and t not in begun}
         for which, t in enumerate(op.outputs):
             over = which == 0 and old >= 0
             if t in begun:  # a second copy, for this execution only

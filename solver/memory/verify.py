@@ -44,6 +44,10 @@ def check_addresses(
     where: dict[int, tuple[int, int, int]] = {}
     words = [word.split(" ") for word in plan.steps]
     ran: set[int] = set()
+    otherwise = {t for op in graph.ops for t in op.inputs if t != op.restores}
+    otherwise |= {t for t, tensor in enumerate(graph.tensors) if tensor.output}
+    otherwise |= {t for op in graph.ops if op.overwrites >= 0 for t in op.outputs}
+    only_again = {op.restores for op in graph.ops} - otherwise
     execution = -1
     for position, (verb, number) in enumerate(words):
         index = int(number)
@@ -65,7 +69,12 @@ def check_addresses(
         if index in ran and op.rerun_workspace_bytes >= 0:
             workspace = op.rerun_workspace_bytes
         ran.add(index)
-        made = [(place, t, graph.tensors[t].size_bytes) for place, t in enumerate(op.outputs)]
+        unmade = dying & only_again
+        made = [
+            (place, t, graph.tensors[t].size_bytes)
+            for place, t in enumerate(op.outputs)
+            if t not in unmade
+        ]
         if (execution, WORKSPACE) in offsets:
             made.append((-1, WORKSPACE, workspace))
         for place, t, size in made:

@@ -104,7 +104,7 @@ class _Cut:
         self.side[[*self.before, self.op]] = -1
         self.side[self.after] = 1
         self.ns_per_unit = max(1, int(arrays.time.sum())) / TIME_SCALE
-        self.there = {*arrays.inputs(self.op).tolist(), *arrays.outputs(self.op).tolist()}
+        self.there = {*arrays.first_inputs(self.op).tolist(), *arrays.made(self.op).tolist()}
         own = int(arrays.size[list(self.there)].sum()) + int(arrays.workspace[self.op])
         self.own_bytes = own - int(arrays.credit[self.op])
 
@@ -136,7 +136,9 @@ class _Cut:
         }
         kept = {t: builder.binary() for op in useful for t in arrays.outputs(op).tolist()}
         for op in (*self.after, *again):
-            for t in arrays.inputs(op).tolist():
+            # Here ops that did not run before the cut may run for the first time.
+            reads = arrays.inputs(op) if side[op] == -1 else arrays.first_inputs(op)
+            for t in reads.tolist():
                 p = int(arrays.producer[t])
                 if side[p] == 1:
                     continue

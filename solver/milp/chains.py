@@ -106,10 +106,7 @@ class Chains:
         self._home = np.searchsorted(firsts, arrays.producer, side="right") - 1
         self._order = np.argsort(arrays.producer, kind="stable")
         self._skip = program.free | (arrays.producer < 0)
-        self._reads = [
-            np.unique(arrays.in_idx[arrays.in_ptr[s.first] : arrays.in_ptr[s.last + 1]])
-            for s in program.stages
-        ]
+        self._reads = [arrays.first_inputs_of(s.first, s.last) for s in program.stages]
 
     def separate(self, values: Floats, most: int) -> int:
         """Add up to `most` cuts that `values` violates; how many were added."""

@@ -153,7 +153,7 @@ class Events:
         for op in ops:
             for t in arrays.inputs(op).tolist():
                 consumers.setdefault(t, []).append(op)
-        base_reads = set(arrays.inputs(base).tolist())
+        base_reads = set(arrays.first_inputs(base).tolist())
         made = {t for op in ops for t in arrays.outputs(op).tolist()}
         spans: list[_Span] = []
         for t in sorted({*carry, *made}):

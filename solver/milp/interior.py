@@ -102,7 +102,7 @@ class Interior:
         following = program.carry[k + 1] if k + 1 < len(program.stages) else {}
         last: dict[int, int] = {}
         for op in range(stage.first, stage.last + 1):
-            for t in arrays.inputs(op).tolist():
+            for t in arrays.first_inputs(op).tolist():
                 last[t] = op
         tensors = [t for t in sorted({*last, *following}) if not program.free[t]]
         producer = arrays.producer[tensors] if tensors else np.zeros(0, dtype=np.int64)
@@ -134,7 +134,8 @@ class Interior:
         reads = slice(arrays.in_ptr[first], arrays.in_ptr[last])
         reader = np.repeat(np.arange(first, last), np.diff(arrays.in_ptr[first : last + 1]))
         at = place[arrays.in_idx[reads]]
-        reader, at = reader[at >= 0], at[at >= 0]
+        counts = (at >= 0) & arrays.in_first[reads]
+        reader, at = reader[counts], at[counts]
         counted = np.where(reader < lives.end[at], needed[at], passing[at])
         np.subtract.at(activity, reader - first, counted)
         excess = activity + self._during[first:last] - program.memory.room
@@ -153,7 +154,7 @@ class Interior:
         program = self.program
         arrays, memory, builder = program.graph.arrays, program.memory, program.builder
         self.done.add(op)
-        touched = {*arrays.inputs(op).tolist(), *arrays.outputs(op).tolist()}
+        touched = {*arrays.first_inputs(op).tolist(), *arrays.made(op).tolist()}
         limit = memory.room - float(self._during[op])
         terms: dict[int, float] = {}
         inside = np.flatnonzero(

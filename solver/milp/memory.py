@@ -72,7 +72,7 @@ class Memory:
         and an input that the op may overwrite counts as if it did.
         """
         arrays = self.graph.arrays
-        read, made = arrays.inputs(op), arrays.outputs(op)
+        read, made = arrays.first_inputs(op), arrays.made(op)
         own = self.size[read][~self.free[read]].sum() + self.size[made].sum()
         work = arrays.workspace[op] - arrays.credit[op]
         return float(own + work / self.unit + self.pinned[op])
@@ -80,7 +80,7 @@ class Memory:
     def end_row(self, last: int, following: dict[int, int]) -> None:
         """During the last base op of a stage, all that the next stage is handed is in memory."""
         arrays = self.graph.arrays
-        touched = {*arrays.inputs(last).tolist(), *arrays.outputs(last).tolist()}
+        touched = {*arrays.first_inputs(last).tolist(), *arrays.made(last).tolist()}
         terms = [(c, float(self.size[t])) for t, c in following.items() if t not in touched]
         self.builder.row(terms, -INF, self.room - self.during(last))
 
@@ -99,7 +99,7 @@ class Memory:
             for t in arrays.inputs(op).tolist():
                 if not self.free[t]:
                     consumers.setdefault(t, []).append(op)
-        base_reads = set(arrays.inputs(base).tolist())
+        base_reads = set(arrays.first_inputs(base).tolist())
         change: dict[int, list[tuple[int, float]]] = {op: [] for op in events}
         shift: dict[int, float] = dict.fromkeys(events, 0.0)
 
@@ -181,7 +181,7 @@ class Memory:
             self._sums.append((after, len(builder.row_lower)))
             builder.row(row, shift[op], shift[op])
             live = after
-        made = float(self.size[arrays.outputs(base)].sum())
+        made = float(self.size[arrays.made(base)].sum())
         work = arrays.workspace[base] - arrays.credit[base]
         limit = self.room - made - float(work) / self.unit
         builder.row([(live, 1.0)], -INF, limit)

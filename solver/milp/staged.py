@@ -195,8 +195,7 @@ class _Build:
             return
         arrays, row = self.arrays, self.builder.row
         carry, recompute = self.carry[k], self.recompute[k]
-        read = arrays.in_idx[arrays.in_ptr[stage.first] : arrays.in_ptr[stage.last + 1]]
-        for t in np.unique(read).tolist():
+        for t in arrays.first_inputs_of(stage.first, stage.last).tolist():
             if t in carry and arrays.producer[t] < stage.first:
                 row([(carry[t], 1.0), *self._made(k, t, 1.0)], 1.0, INF)
         for op, column in recompute.items():

@@ -61,6 +61,7 @@ def _decisions(
     arrays = program.graph.arrays
     home: dict[int, int] = {}
     again: set[tuple[int, int]] = set()
+    left = np.bincount(computes, minlength=len(program.graph.ops))
     for op, k in zip(computes, stage_of, strict=True):
         if op not in home:
             home[op] = k
@@ -73,7 +74,8 @@ def _decisions(
     for position in range(len(computes) - 1, -1, -1):
         op, k = computes[position], stage_of[position]
         needed[arrays.outputs(op)] = False
-        needed[arrays.inputs(op)] = True
+        left[op] -= 1
+        needed[arrays.inputs(op) if left[op] else arrays.first_inputs(op)] = True
         if position == 0 or stage_of[position - 1] != k:
             for tensor, column in program.carry[k].items():
                 if needed[tensor]:

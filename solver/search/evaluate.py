@@ -38,6 +38,9 @@ class Arrays(NamedTuple):
         1 where a tensor stays once made: outputs, and results of ops that may run only once.
     overwrites
         Per op: the input whose bytes its output takes where this is the last read, or -1.
+    restores, spare
+        Per op: the input that its first run does not read, or -1. Per tensor: 1 if it is made only
+        where such a later run follows.
     """
 
     time: Ints
@@ -53,6 +56,8 @@ class Arrays(NamedTuple):
     gap_ptr: Ints
     forced: Ints
     overwrites: Ints
+    restores: Ints
+    spare: Ints
 
 
 def arrays_of(graph: Graph) -> Arrays:
@@ -64,7 +69,8 @@ def arrays_of(graph: Graph) -> Arrays:
     forced[made] |= 1 - a.recompute[a.producer[made]]
     return Arrays(
         a.time, a.workspace, a.rerun_workspace, a.size, a.producer, a.output,
-        a.in_ptr, a.in_idx, a.out_ptr, a.out_idx, gap_ptr, forced, a.overwrites,
+        a.in_ptr, a.in_idx, a.out_ptr, a.out_idx, gap_ptr, forced, a.overwrites, a.restores,
+        a.spare,
     )  # fmt: skip
 
 
@@ -253,7 +259,8 @@ def cost(g: Arrays, computes: Ints, length: int) -> tuple[int, int, int]:
             made -= g.size[taken]
         for j in range(g.out_ptr[op], g.out_ptr[op + 1]):
             t = g.out_idx[j]
-            made += g.size[t]
+            if g.spare[t] == 0 or needed[t]:
+                made += g.size[t]
             if g.output[t] == 1:
                 if first:
                     kept -= g.size[t]
@@ -262,6 +269,8 @@ def cost(g: Arrays, computes: Ints, length: int) -> tuple[int, int, int]:
                 live -= g.size[t]
         for j in range(g.in_ptr[op], g.in_ptr[op + 1]):
             t = g.in_idx[j]
+            if first and g.restores[op] == t:
+                continue
             if g.output[t] == 0 and not needed[t]:
                 needed[t] = True
                 live += g.size[t]

@@ -9,7 +9,8 @@ stands at the root. The idea of slots with gaps and of range updates is that of 
 al. 2023, section 3).
 
 These functions repeat the accounting of `simulate` for speed only; every schedule found here is
-simulated before it is used.
+simulated before it is used. One thing they count too high: what only reruns read is taken as read
+by first runs, too.
 """
 
 from __future__ import annotations

@@ -41,7 +41,23 @@ def graphs(
         training=kind,
         fixed_share=fixed_share,
     )
-    return draw(overwriting(graph)) if draw(st.booleans()) else graph
+    if draw(st.booleans()):
+        graph = draw(overwriting(graph))
+    return draw(restoring(graph)) if draw(st.booleans()) else graph
+
+
+@st.composite
+def restoring(draw: st.DrawFn, graph: Graph) -> Graph:
+    """The graph with ops that read an input only when they run again."""
+    ops = list(graph.ops)
+    produced = {t for op in ops for t in op.outputs}
+    for index, op in enumerate(ops):
+        free = [t for t in op.inputs if t in produced and t != op.overwrites]
+        if not free or not draw(st.booleans()):
+            continue
+        t = draw(st.sampled_from(free))
+        ops[index] = msgspec.structs.replace(op, restores=t)
+    return msgspec.structs.replace(graph, ops=tuple(ops))
 
 
 @st.composite

@@ -327,8 +327,8 @@ def test_bound_of_single_ops_in_any_order(graph: Graph) -> None:
     before: list[set[int]] = []
     needs = [sum(t.size_bytes for i, t in enumerate(graph.tensors) if is_output(graph, i))]
     for op in range(len(graph.ops)):
-        read, made = set(arrays.inputs(op).tolist()), set(arrays.outputs(op).tolist())
-        makers = {int(arrays.producer[t]) for t in read}
+        read, made = set(arrays.first_inputs(op).tolist()), set(arrays.made(op).tolist())
+        makers = {int(arrays.producer[t]) for t in arrays.inputs(op)}
         ancestors = makers.union(*(before[p] for p in makers))
         before.append(ancestors)
         kept = {t for p in ancestors for t in arrays.outputs(p).tolist() if is_output(graph, t)}
