@@ -1,8 +1,9 @@
 """A whole curve of budgets, every solve knowing what the others found.
 
 A schedule within a budget is one within every larger budget, and a lower bound at a budget holds at
-every smaller one. Both are passed on, so time and bound never increase with the budget, and a solve
-begins with the plan of its neighbour and ends early where the neighbours' results close its gap.
+every smaller one. Both are passed on, so time and bound never increase with the budget, peaks never
+decrease, and a solve begins with the plan of its neighbour and ends early where the neighbours'
+results close its gap.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 from .assemble import Origin, assemble
 from .comparison import INFEASIBLE, NO_PLAN, Comparison, Row
+from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
 from .plan import Stop
 from .refine import Refinement
 from .schedule import Schedule
 from .simulate import simulate
-from .smallest import smallest_budget
+from .smallest import smallest_found
 from .solve import solve
 from .units import expand_budgets, parse_budget
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from .graph import Graph
     from .plan import Plan
     from .progress import Progress
+    from .search.anneal import Found
     from .store import Store
 
 METHOD = "auto"
@@ -81,9 +84,13 @@ def sweep(
         If Ctrl-C was pressed before any plan was found; later ones end the sweep early.
     """
     base = simulate(graph, Schedule.keep_everything(graph))
+    smallest: Found | None = None
+    if isinstance(budgets, int):
+        smallest = smallest_found(graph, seed, Control(20.0), any_order=order == "any")
+        budgets = _even(budgets, smallest.peak + graph.resident_bytes, base.peak_bytes)
     asked = [
         (text, parse_budget(text, resident_bytes=graph.resident_bytes, peak_bytes=base.peak_bytes))
-        for text in _texts(graph, budgets, base.peak_bytes, seed)
+        for text in _texts(budgets)
     ]
     curve = Curve(graph, sorted({amount for _, amount in asked}), gap, backend)
     names = {amount: text for text, amount in reversed(asked)}
@@ -110,6 +117,9 @@ def sweep(
                     curve.miss(point, error, time_limit)
                 if plan is not None:
                     curve.take(point, plan)
+            if smallest is not None and point is curve.points[0] and point.plan is None:
+                origin = Origin(METHOD, seed, threads or 1, point.seconds, point.stopped_by)
+                curve.offer(assemble(graph, point.budget_bytes, smallest.computes, origin))
             if on_row is not None:
                 row = curve.row(point, names[point.budget_bytes])
                 if row is not None:
@@ -229,8 +239,10 @@ class Curve:
     def offer(self, plan: Plan) -> None:
         """A plan, for every budget from its peak on."""
         for point in self.points:
+            # Of equally fast ones the smallest: so no peak is above that of a larger budget.
             if point.budget_bytes >= plan.peak_bytes and (
-                point.plan is None or plan.time_ns < point.plan.time_ns
+                point.plan is None
+                or (plan.time_ns, plan.peak_bytes) < (point.plan.time_ns, point.plan.peak_bytes)
             ):
                 point.plan = plan
 
@@ -275,18 +287,18 @@ class Curve:
         return None
 
 
-def _texts(
-    graph: Graph, budgets: Sequence[str | int | float] | str | int, peak_bytes: int, seed: int
-) -> list[str]:
+def _even(count: int, low: int, high: int) -> list[str]:
+    """So many budgets, spread evenly."""
+    if count < 1:
+        raise InputError(f"a sweep needs at least one budget, not {count}")
+    low, steps = min(low, high), max(1, count - 1)
+    return [str(low + (high - low) * k // steps) for k in range(count)]
+
+
+def _texts(budgets: Sequence[str | int | float] | str) -> list[str]:
     """Every budget as text."""
     if isinstance(budgets, str):
         texts = expand_budgets(budgets)
-    elif isinstance(budgets, int):
-        if budgets < 1:
-            raise InputError(f"a sweep needs at least one budget, not {budgets}")
-        low = min(smallest_budget(graph, seed=seed), peak_bytes)
-        steps = max(1, budgets - 1)
-        texts = [str(low + (peak_bytes - low) * k // steps) for k in range(budgets)]
     else:
         texts = [piece for budget in budgets for piece in expand_budgets(str(budget))]
     if not texts:

@@ -11,17 +11,15 @@ from lowtide.frontends.torch.bench import cpu_clock
 from lowtide.frontends.torch.capture import split_batch
 from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.meter import measure_peak, measure_step_time, medians
-from lowtide.solver.errors import NoPlanError
-from lowtide.solver.smallest import smallest_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
     from tests.models import Case
 
-SHARES = (0.8, 0.6, 0.4)
+BUDGETS = 10
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,9 @@ class Row:
     ----------
     model, ops
         Name, and number of ops of its step.
-    budget
-        What was asked for: `60%` of what can be saved, or `0.60 peak`, a share of the whole peak
-        without recomputation.
     budget_bytes
-        The budget in bytes; the smallest one that was found if what was asked for has no plan.
-    smallest
-        Whether it is that one.
+        The budget: ten in even steps, from the peak without recomputation to the smallest for
+        which a plan was found.
     resident_bytes, plain_bytes
         Resident bytes, and the predicted peak without recomputation.
     predicted_bytes, measured_bytes
@@ -58,9 +52,7 @@ class Row:
 
     model: str
     ops: int
-    budget: str
     budget_bytes: int
-    smallest: bool
     resident_bytes: int
     plain_bytes: int
     predicted_bytes: int
@@ -78,17 +70,16 @@ class Row:
 def study(
     name: str, make: Callable[[str], Case], *, time_limit: float, gap: float, repeats: int
 ) -> Iterator[Row]:
-    """All budgets of one model."""
+    """All budgets of one model, the largest first."""
     case = make(name)
     captured = lowtide.capture(case.model, case.batch(0), case.loss_fn)
     captured = profile(captured, budget_s=30.0)
     graph = captured.graph
     base = lowtide.solve(graph, "max")
-    budgets: list[tuple[str, str | int]] = [(f"{100 * s:.0f}%", f"{100 * s}%") for s in SHARES]
-    budgets += [(f"{s:.2f} peak", int(s * base.peak_bytes)) for s in SHARES]
+    curve = lowtide.sweep(graph, BUDGETS, time_limit=time_limit, gap=gap)
     unplanned = lowtide.replay(captured, base)
-    for label, budget in budgets:
-        plan, smallest = plan_within(graph, budget, time_limit, gap)
+    for plan in (row.plan for row in reversed(curve.rows)):
+        assert plan is not None, "the smallest of the budgets was found with a plan"
         lowtide.check(graph, plan)
         module = lowtide.replay(captured, plan)
         batches = [case.batch(seed) for seed in range(3)]
@@ -97,9 +88,7 @@ def study(
         yield Row(
             model=name,
             ops=len(graph.ops),
-            budget=label,
             budget_bytes=plan.budget_bytes,
-            smallest=smallest,
             resident_bytes=graph.resident_bytes,
             plain_bytes=base.peak_bytes,
             predicted_bytes=plan.peak_bytes,
@@ -115,15 +104,16 @@ def study(
         )
 
 
-def plan_within(
-    graph: lowtide.Graph, budget: str | int, time_limit: float, gap: float
-) -> tuple[lowtide.Plan, bool]:
-    """A plan within the budget, or within the smallest one (True) if none is found."""
-    try:
-        return lowtide.solve(graph, budget, time_limit=time_limit, gap=gap), False
-    except (NoPlanError, lowtide.InfeasibleError):
-        found = smallest_budget(graph)
-    return lowtide.solve(graph, found, time_limit=time_limit, gap=gap), True
+def monotone(rows: Sequence[Row]) -> bool:
+    """Whether no measured peak exceeds its budget, or that of a larger budget of the same model."""
+    within = all(row.measured_bytes <= row.budget_bytes for row in rows)
+    falling = all(
+        small.measured_bytes <= large.measured_bytes
+        for large in rows
+        for small in rows
+        if large.model == small.model and large.budget_bytes >= small.budget_bytes
+    )
+    return within and falling
 
 
 def step_of(module: nn.Module, batch: Any, loss_fn: Any = None) -> Callable[[], Any]:

@@ -33,7 +33,7 @@ BUDGETS = ["45%", "60%", "75%", "90%", "max"]
 
 
 def assert_monotone(graph: Graph, rows: tuple[Row, ...] | list[Row]) -> None:
-    """Plans are valid; a larger budget never has more time, a higher bound or no plan."""
+    """Plans are valid; a larger budget never has more time, a lower peak or a higher bound."""
     ordered = sorted(rows, key=lambda row: row.budget_bytes)
     for row in ordered:
         if row.plan is not None:
@@ -44,6 +44,7 @@ def assert_monotone(graph: Graph, rows: tuple[Row, ...] | list[Row]) -> None:
         if small.plan is not None:
             assert large.plan is not None
             assert large.plan.time_ns <= small.plan.time_ns
+            assert large.plan.peak_bytes >= small.plan.peak_bytes
             assert base_order_bound(large.plan) <= base_order_bound(small.plan)
 
 
@@ -92,6 +93,7 @@ def test_what_one_budget_finds_is_told_to_all_it_holds_for(data: st.DataObject) 
         if small.plan is not None:
             assert large.plan is not None
             assert large.plan.time_ns <= small.plan.time_ns
+            assert large.plan.peak_bytes >= small.plan.peak_bytes
             assert large.plan.peak_bytes <= large.budget_bytes
 
 
