@@ -230,7 +230,8 @@ _ZOO: dict[str, Callable[[], Case]] = {
 ZOO = tuple(_ZOO)
 
 
-def make(name: str) -> Case:
-    """A fresh case of the zoo, the same each time."""
-    torch.manual_seed(len(name))
+def make(name: str, *, seeded: bool = True) -> Case:
+    """A fresh case of the zoo: the same each time, or by the state of the random generator."""
+    if seeded:
+        torch.manual_seed(len(name))
     return _ZOO[name]()
