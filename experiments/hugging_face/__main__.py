@@ -5,7 +5,8 @@
 Every row is one model, built small from its configuration with random weights and trained two
 steps with AdamW, plainly and by a plan. `saved` compares the measured peaks of a step, without what
 is resident; `predicted` says whether the plan's peak is the measured one to the byte. The budget is
-50%, or the next of 60, 70, 80 and 100 for which a plan is found.
+50%, or the next of 60, 70, 80 and 100 for which a plan is found. `results.json` is what `--out`
+writes.
 """
 
 from __future__ import annotations

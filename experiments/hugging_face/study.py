@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,18 @@ class Row:
         return row
 
 
+def without_folders(text: str) -> str:
+    """The text with files named as the library names them, wherever it is installed."""
+    return re.sub(r"(?:/[^\s/:]+)+/site-packages/", "", text)
+
+
 def study(name: str, entry: Entry, seconds: float) -> Row:
     """The row of a model; `seconds` bounds the solver, and the profile on its own."""
     model = entry.make()
     try:
         captured = capture(model, entry.batch(0))
     except CaptureError as error:
-        return Row(name, entry.family, reason=str(error))
+        return Row(name, entry.family, reason=without_folders(str(error)))
     captured = profile(captured, budget_s=seconds)
     graph = captured.graph
     for budget in BUDGETS:

@@ -18,6 +18,7 @@ from ..step_time.rows import Result as StepTime
 from ..step_time.table import HEAD as STEP_TIME_HEAD
 from ..step_time.table import lines
 from .cells import markdown, name_of, percent
+from .families import hugging_face
 from .literature import LITERATURE
 from .planned import gain, scaling
 
@@ -114,6 +115,7 @@ BLOCKS: dict[str, Callable[[Path], str | None]] = {
     "gain": gain,
     "scaling": scaling,
     "step_time": step_time,
+    "hugging_face": hugging_face,
     "pytorch": pytorch,
     **LITERATURE,
 }

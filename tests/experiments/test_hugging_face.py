@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from experiments.hugging_face.models import MODELS
-from experiments.hugging_face.study import Row
+from experiments.hugging_face.study import Row, without_folders
+from experiments.readme.families import hugging_face
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.replay import replay
 from lowtide.runtime.verify import verify
 from lowtide.solver.errors import CaptureError
 
 from ..plans import plan_of, recomputing
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own
@@ -45,6 +53,29 @@ def test_every_family_is_there() -> None:
     assert families >= {
         "encoder", "decoder", "encoder-decoder", "vision", "audio", "mixture of experts"
     }  # fmt: skip
+
+
+def test_table_of_families(tmp_path: Path) -> None:
+    """Exact models, refused ones with the line of the library, and any that differ."""
+    assert hugging_face(tmp_path) is None
+    text = "/a/b-c/site-packages/transformers/x.py:7  a[b | c]: the step needs a value here (.)"
+    said = without_folders(text)
+    assert said.startswith("transformers/x.py:7")
+    rows = [
+        Row("one", "vision", 3, True),
+        Row("two", "vision", 3, False, "step 0: loss"),
+        Row("three", "vision", reason=said),
+        Row("four", "audio", reason="it has hooks"),
+    ]
+    (tmp_path / "hugging_face").mkdir()
+    file = tmp_path / "hugging_face" / "results.json"
+    file.write_text(json.dumps([asdict(row) for row in rows]))
+    table = hugging_face(tmp_path)
+    assert table is not None
+    assert table.splitlines()[2:] == [
+        "| vision | one | two: step 0: loss; three: x.py:7 `a[b / c]`: the step needs a value |",
+        "| audio |  | four: it has hooks |",
+    ]
 
 
 def test_row_compares_peaks() -> None:
