@@ -37,9 +37,12 @@ class StepCode:
         `forward(inputs) -> (outputs, saved)`: the output values, and the list of what backward
         needs. With sharded units it is a generator function, which returns the same; it yields a
         unit that comes in and is sent its parameters, and yields `-1 - unit` when that goes out.
+    staged
+        Whether backward stops: there is more than one stage, or there are sharded units.
     backward
-        Generator function `backward(saved, push, *tangents)`: empties `saved`, pushes gradients and
-        yields None at the end of each stage but the last, and a sharded unit that comes in.
+        `backward(saved, *tangents)`: empties `saved`, and returns the gradients. If it is staged,
+        a generator function `backward(saved, push, *tangents)`, which pushes gradients and yields
+        None at the end of each stage but the last, and a sharded unit that comes in.
     alias_outputs
         `alias_outputs(inputs) -> tuple`: outputs that are or view an input, made by ordinary calls
         so that autograd sees them; None if there are none.
@@ -67,6 +70,7 @@ class StepCode:
     """
 
     source: str
+    staged: bool
     forward: Callable[..., Any]
     backward: Callable[..., Any]
     alias_outputs: Callable[..., Any] | None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..solver.schedule import Schedule
     from .arena import Arena
     from .code import Sharding
+    from .gradients import Departures
 
 
 def generate(
@@ -71,6 +72,7 @@ def generate(
         emitter.step(step)
         for unit in marks.leave.get(place, ()):
             emitter.line(f"yield {-1 - unit}")
+    emitter.count_versions()
     for value in values:
         if not emitter.holds(value):
             raise ReplayError(
@@ -79,14 +81,21 @@ def generate(
         emitter.ensure(value)
     forward = emitter.lines
     emitter.start_backward()
-    stage_gradients, ends, done = _write_backward(program, order, emitter, stages, marks, sharding)
+    departures = plan_departures(program, order, emitter, stages, sharding)
+    staged = sharding is not None or len(departures.ends) > 1
+    stage_gradients, ends, done = _write_backward(
+        program, order, emitter, departures, marks, staged
+    )
     emitter.hold_to_the_end()
     backward = emitter.lines
+    if not staged:
+        given = "".join(f"g{g}, " for g in stage_gradients[0])
+        backward.append(f"return ({given})")
     source = "\n".join(
         [
             *_forward_source(emitter, forward, values),
             "",
-            *_backward_source(emitter, backward),
+            *_backward_source(emitter, backward, staged),
             "",
             *_alias_source(program, emitter, aliases),
             "",
@@ -102,6 +111,7 @@ def generate(
     written = {emitter.key(program.inputs[i].value) for i in _written(program)}
     return StepCode(
         source=source,
+        staged=staged,
         forward=functions[0],
         backward=functions[1],
         alias_outputs=functions[2] if aliases else None,
@@ -152,16 +162,15 @@ def _write_backward(
     program: Program,
     order: Order,
     emitter: Emitter,
-    stages: int | None,
+    departures: Departures,
     marks: Marks,
-    sharding: Sharding | None,
+    staged: bool,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Emit the backward steps, with gradients pushed where they are due.
+    """Emit the backward steps, with gradients pushed, or named, where they are due.
 
     Returns for each stage its gradients, the execution after which it ends, and the sharded units
     that are done with after it.
     """
-    departures = plan_departures(program, order, emitter, stages, sharding)
     pushed: list[list[int]] = [[]]
     executions: list[int] = []
     ran = sum(step.op >= 0 for step in order.forward)  # the next one: the boundary
@@ -184,10 +193,11 @@ def _write_backward(
             value = program.gradients[g].value
             assert value is not None
             emitter.ensure(value)
+            made = emitter.name(value)
             if g in departures.cloned:
-                emitter.line(f"push({emitter.clone}({emitter.name(value)}))")
-            else:
-                emitter.line(f"push({emitter.name(value)})")
+                made = f"{emitter.clone}({made})"
+            emitter.line(f"push({made})" if staged else f"g{g} = {made}")
+            if g not in departures.cloned:
                 emitter.forget(emitter.key(value))
             pushed[-1].append(g)
         if place in departures.ends and place != last:
@@ -219,9 +229,9 @@ def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int
     return out
 
 
-def _backward_source(emitter: Emitter, lines: Sequence[str]) -> list[str]:
+def _backward_source(emitter: Emitter, lines: Sequence[str], staged: bool) -> list[str]:
     tangents = "".join(f", v{value}" for value in emitter.tangents)
-    out = [f"def backward(saved, push{tangents}):"]
+    out = [f"def backward(saved{', push' if staged else ''}{tangents}):"]
     names = _saved_names(emitter)
     if names:
         out.append(
@@ -230,7 +240,7 @@ def _backward_source(emitter: Emitter, lines: Sequence[str]) -> list[str]:
         out.append("    saved.clear()")
     out.extend(_arena_views(emitter, lines))
     out.extend(f"    {line}" for line in lines)
-    if "yield" not in lines:
+    if staged and "yield" not in lines:
         out += ["    return", "    yield"]
     return out
 

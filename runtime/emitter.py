@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from ..frontends.torch.bindings import function_of
 from ..frontends.torch.inplace import placed_variant_of, variant_of
 from ..frontends.torch.program import Kind, ValueRef
 from ..solver.errors import ReplayError
 from .literals import Namespace, write_argument
 from .rng import state_functions
+from .shortcuts import Shortcuts
 from .views import equal_views
 
 if TYPE_CHECKING:
@@ -28,11 +27,7 @@ if TYPE_CHECKING:
     from .arena import Arena
     from .order import Step
 
-
-def write_back(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy into a buffer or input; generated code runs below the layer that counts versions."""
-    target.copy_(value)
-    torch.autograd.graph.increment_version(target)
+_private: Any = torch._C
 
 
 class Emitter:
@@ -59,10 +54,12 @@ class Emitter:
         self.program = program
         self.arena = arena
         self._same = equal_views(program) if shorten else {}
+        self._shortcuts = Shortcuts(program)
         self.namespace = Namespace() if namespace is None else namespace
         self.lines: list[str] = []
         self.carried: list[int] = []
         self.overwritten: set[int] = set()
+        self._written: list[int] = []
         self._bound: set[int] = set()
         self._names: dict[int, list[int]] = {}
         self._live: set[int] = set()
@@ -177,7 +174,12 @@ class Emitter:
         if step.spared:
             return
         op = self.program.ops[step.op]
-        reads = list(op.reads)
+        if op.kind is not Kind.WRITE_BACK:
+            self.count_versions()
+        call, reads = op.call, list(op.reads)
+        if call is not None and step.overwrites < 0 and not op.random and self.arena is None:
+            call = self._shortcuts.shorter(call, self._same, self._bound)
+            reads = list(dict.fromkeys(call.refs()))
         if op.random and op.rng_value is not None and not step.again:
             # Its saved state is an input of the graph's op; only reruns look at it.
             reads = [value for value in reads if value != op.rng_value]
@@ -187,15 +189,15 @@ class Emitter:
         note = f"  # {self.program.graph.ops[step.op].module}{' again' if step.again else ''}"
         note = "" if note.strip() == "#" else note.replace("#  ", "# ")
         if op.kind is Kind.CALL:
-            assert op.call is not None
+            assert call is not None
             if op.random and step.again:
-                self._rerun_random(op.call, op.rng_value, held, note)
+                self._rerun_random(call, op.rng_value, held, note)
             elif step.overwrites >= 0:
-                self._assign_over(op.call, step.overwrites, held, note)
+                self._assign_over(call, step.overwrites, held, note)
             elif self.arena is not None and step.place in self.arena.offsets:
-                self._assign_placed(op.call, self.arena.offsets[step.place], note)
+                self._assign_placed(call, self.arena.offsets[step.place], note)
             else:
-                self._assign(op.call, held, note)
+                self._assign(call, held, note)
         elif op.kind is Kind.RNG_STATE:
             get_state, _ = state_functions(self._device_of_state(op.writes[0]))
             name = self.namespace.bind(get_state, "get_state")
@@ -208,13 +210,21 @@ class Emitter:
             assert op.target_input is not None
             target = self.program.inputs[op.target_input].value
             self.ensure(target)
-            name = self.namespace.bind(write_back, "write_back")
-            self.line(f"{name}({self.name(target)}, {self.name(op.reads[0])}){note}")
+            copy = self.namespace.bind(_private.TensorBase.copy_, "write_back")
+            self.line(f"{copy}({self.name(target)}, {self.name(op.reads[0])}){note}")
+            self._written.append(target)
+
+    def count_versions(self) -> None:
+        """Count what was written back: generated code runs below the layer that would do so."""
+        if self._written:
+            count = self.namespace.bind(_private._increment_version, "count_versions")
+            self.line(f"{count}([{', '.join(map(self.name, self._written))}])")
+            self._written.clear()
 
     @property
     def clone(self) -> str:
         """Name of the clone operator."""
-        return self.namespace.bind(torch.ops.aten.clone.default._op, "clone")
+        return self.namespace.bind(_private.TensorBase.clone, "clone")
 
     def _device_of_state(self, state: int) -> torch.device:
         """Device of the generator whose state a value holds: that of the random op behind it."""
@@ -236,26 +246,8 @@ class Emitter:
     def _assign(self, call: Call, held: frozenset[int], note: str) -> None:
         words = [self._argument(argument) for argument in call.args]
         words += [f"{key}={self._argument(argument)}" for key, argument in call.kwargs.items()]
-        text = f"{self._function(call)}({', '.join(words)})"
+        text = f"{self._shortcuts.function(self.namespace, call)}({', '.join(words)})"
         self._store(call.outputs, held, text, unpack=call.unpack, note=note)
-
-    def _function(self, call: Call) -> str:
-        """Name of the function that runs a call."""
-        args, kwargs = pytree.tree_map(
-            self._stand_in,
-            (call.args, call.kwargs),
-            is_leaf=lambda item: isinstance(item, ValueRef),
-        )
-        target = call.target
-        name = getattr(target, "__name__", type(target).__name__).removesuffix(".default")
-        return self.namespace.bind(function_of(target, args, kwargs), name)
-
-    def _stand_in(self, argument: Any) -> Any:
-        """What looks like a value, for an argument that names one."""
-        if not isinstance(argument, ValueRef):
-            return argument
-        meta = self.program.value_meta[argument.index]
-        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
 
     def _assign_over(self, call: Call, tensor: int, held: frozenset[int], note: str) -> None:
         """Put a result where `tensor` is, whose names are deleted right after."""
@@ -275,10 +267,16 @@ class Emitter:
         meta = self.program.value_meta[made]
         variant = placed_variant_of(call, meta.device)
         assert variant is not None
-        views = self.namespace.bind(torch.ops.aten.as_strided.default._op, "as_strided")
+        views = self.namespace.bind(_private.TensorBase.as_strided, "as_strided")
         base = f"arena_{str(meta.dtype).removeprefix('torch.')}"
         where = f"{views}({base}, {meta.shape}, {meta.stride}, {offset // meta.dtype.itemsize})"
-        name = self.namespace.bind(variant.target._op, variant.target.__name__)
+        value = ValueRef(made)
+        name = self._shortcuts.function(
+            self.namespace,
+            replace(call, target=variant.target, kwargs={**call.kwargs, variant.out: value})
+            if variant.out
+            else replace(call, target=variant.target, args=(value, call.args[0]), kwargs={}),
+        )
         if variant.out:
             words = [self._argument(argument) for argument in call.args]
             words += [f"{key}={self._argument(item)}" for key, item in call.kwargs.items()]

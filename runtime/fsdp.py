@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..solver.errors import ReplayError
-from .autograd import quiet
 from .code import Sharding
 from .ranks import agree_on_plan
+from .run import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,12 +18,13 @@ from torch.utils import _pytree as pytree
 
 from ..frontends.torch.capture import split_batch
 from ..solver.errors import InputError, ReplayError
-from .autograd import Run, attach, quiet, refuse
+from .autograd import attach, refuse, run_whole
 from .differences import explain
 from .disguise import class_for
 from .face import Face
 from .fsdp import is_sharded, refuse_sharded, run_forward
 from .pickling import register
+from .run import quiet
 from .shared_casts import CastContext, current
 from .transforms import in_transform, refuse_duals, transform_error
 from .wiring import Planned, Wiring
@@ -133,6 +134,9 @@ class ReplayModule(Face):
             planned, inputs = found
             wiring = planned.wiring
         refuse_duals(inputs, wiring.input_names)
+        if wiring.whole:
+            made = run_whole(wiring, inputs)
+            return made[0] if wiring.is_plain else self._returned(wiring, inputs, list(made))
         code = wiring.code
         casts = None
         if wiring.cast:
@@ -146,6 +150,13 @@ class ReplayModule(Face):
         values = list(outputs)
         if wiring.leaves and wiring.differentiable:
             self._attach(wiring, inputs, values, saved, casts)
+        return self._returned(wiring, inputs, values)
+
+    def _returned(
+        self, wiring: Wiring, inputs: list[torch.Tensor], values: list[torch.Tensor]
+    ) -> Any:
+        """What a call returns, from the values that the code made."""
+        code = wiring.code
         leaves = list(wiring.plain_leaves)
         aliases = code.alias_outputs(inputs) if code.alias_outputs is not None else ()
         for leaf, (kind, place) in enumerate(code.leaves):
@@ -260,22 +271,9 @@ class ReplayModule(Face):
         casts: CastContext | None,
     ) -> None:
         """Give outputs their autograd history, in place in `values`."""
-        code = wiring.code
-        run = Run(code, wiring.tangents, saved, wiring.units)
-        run.casts, run.sums = casts, wiring.sums
-        if wiring.running is not None:
-            run.settings = wiring.running, wiring.running.now()
-        if wiring.alarm:
-            run.alarm = wiring.warn
-        for place in code.watched_inputs:
-            run.watch(inputs[place], wiring.input_names[place])
-        # What backward keeps of an output must not be the tensor that gets this history: a cycle.
-        kept = {place: values[place].detach() for place in code.watched_outputs}
-        for place, tensor in kept.items():
-            run.watch(tensor, f"output {place}")
-        for place, output in code.saved_outputs:
-            saved[place] = kept[output]
         leaves = [[inputs[i] for i in stage] for stage in wiring.leaves]
+        run = wiring.run(inputs, values, saved, leaves[0])
+        run.casts, run.units = casts, wiring.units
         made = attach(run, [values[i] for i in wiring.differentiable], leaves)
         for place, tensor in zip(wiring.differentiable, made, strict=True):
             values[place] = tensor

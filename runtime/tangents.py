@@ -16,6 +16,8 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.program import ValueRef
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from ..frontends.torch.program import Call, Program
 
 
@@ -25,6 +27,47 @@ _log = logging.getLogger(__name__)
 _BY_INPUT = frozenset(("aten.native_batch_norm_backward", "aten.native_layer_norm_backward"))
 # Plain PyTorch, too, makes a dense copy before it calls these.
 _DENSE = frozenset(("aten.native_group_norm_backward",))
+
+
+class Tangent:
+    """The gradient of one output, as the captured program expects it."""
+
+    __slots__ = ("_allowed", "_layouts", "device", "dtype", "output", "shape", "stride")
+
+    def __init__(
+        self,
+        output: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        allowed: Callable[[tuple[int, ...]], bool] = lambda _: False,
+    ) -> None:
+        self.output = output
+        self._allowed = allowed
+        self._layouts: dict[tuple[int, ...], bool] = {}
+        self.shape, self.stride, self.dtype, self.device = shape, stride, dtype, device
+
+    def arrived(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+        """The gradient of the output, if there is one."""
+        return gradients[self.output] if self.output >= 0 else None
+
+    def zeros(self) -> torch.Tensor:
+        """What stands for a gradient that did not arrive."""
+        new = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return new.zero_()
+
+    def fitted(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient that arrived, in the captured layout or one that will do."""
+        found = gradient.stride()
+        if found == self.stride or gradient.numel() <= 1:
+            return gradient
+        if found not in self._layouts:
+            self._layouts[found] = self._allowed(found)
+        if self._layouts[found]:
+            return gradient
+        new = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return new.copy_(gradient)
 
 
 def taken_as_it_is(program: Program, value: int, stride: tuple[int, ...]) -> bool:

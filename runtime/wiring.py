@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..frontends.torch.deliveries import is_accumulating
 from ..frontends.torch.switches import Running
@@ -13,19 +14,20 @@ from ..solver.units import format_bytes
 from .algorithms import warn_of_benchmarks
 from .ambient import device_kinds
 from .arena import plan_arena
-from .autograd import Tangent
 from .behaviour import behaviours_of
 from .codegen import generate
 from .fsdp import Units
 from .guards import Guards
 from .hold import held_back
+from .run import Run
 from .shared_casts import cast_parameters
 from .sums import sums_of
-from .tangents import taken_as_it_is
+from .tangents import Tangent, taken_as_it_is
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    import torch
     from torch import nn
 
     from ..frontends.torch.captured import Captured
@@ -63,6 +65,13 @@ def _runs_again(program: Program, schedule: Schedule) -> bool:
             return True
         seen.add(op)
     return False
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that takes the items at `places` out of a list."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda items: tuple(items[place] for place in places)
 
 
 class Wiring:
@@ -119,6 +128,16 @@ class Wiring:
         self.cast = cast_parameters(program)
         self.running = Running(device_kinds(program)) if _runs_again(program, schedule) else None
         self.tangents = self._tangents()
+        # One node does for all: it runs the step, and hands over what comes out,
+        self.whole = not (self.code.staged or self.cast or self.refused) and (
+            bool(self.leaves) and len(self.differentiable) == len(self.code.output_values) > 0
+        )
+        # ... which is one tensor.
+        self.is_plain = self.code.leaves == (("value", 0),) and program.out_spec.is_leaf()
+        self.leaves_of = _picker(self.leaves[0] if self.whole else ())
+        self._watched_of = _picker(self.code.watched_inputs)
+        self._watched_names = [self.input_names[place] for place in self.code.watched_inputs]
+        self._watched_names += [f"output {place}" for place in self.code.watched_outputs]
         self.plain_leaves = [spec.literal for spec in specs]
         self.existing_peak_bytes = self._existing_peak(schedule)
         self.alarm = ""
@@ -135,6 +154,35 @@ class Wiring:
                 if spec.value is not None and program.inputs[spec.input].kind == "param":
                     leaving.append((end, program.value_tensor[spec.value]))
         return peak_on_existing(graph, schedule, leaving)
+
+    def run(
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        saved: list[Any],
+        leaves: Sequence[torch.Tensor],
+    ) -> Run:
+        """What backward needs of a forward that has just run; completes `saved`.
+
+        `leaves` are what the first gradients are for.
+        """
+        code = self.code
+        watched = self._watched_of(inputs)
+        if code.watched_outputs:
+            # It must not be the tensor that gets the history which leads back to it: a cycle.
+            kept = {place: outputs[place].detach() for place in code.watched_outputs}
+            for place, output in code.saved_outputs:
+                saved[place] = kept[output]
+            watched = (*watched, *kept.values())
+        run = Run(code, self.tangents, saved, watched, self._watched_names)
+        if self.running is not None:
+            run.settings = self.running, self.running.now()
+        if self.alarm:
+            run.alarm = self.warn
+            run.owners = [tensor for tensor in leaves if tensor.is_leaf]
+        if self.sums is not None:
+            run.sums = self.sums
+        return run
 
     def limit(self, budget_bytes: int) -> None:
         """Arm the alarm: once, if a step on existing gradients needs more than the budget."""

@@ -105,8 +105,6 @@ def study(
                 same_time=_smallest(timed, list(planned.values())),
             )
         )
-    finals = {rival.setting: rival for rival in found if rival.name == BUDGET}
-    budgets = [_alone(finals.get(rival.setting, rival)) for rival in budgets]
     del contenders, final, replays
     torch._dynamo.reset()
     gc.collect()
@@ -178,10 +176,6 @@ def _timed(rival: Rival, ratio: float) -> Rival:
     return msgspec.structs.replace(
         rival, outcome=msgspec.structs.replace(rival.outcome, ratio=ratio)
     )
-
-
-def _alone(rival: Rival) -> Rival:
-    return msgspec.structs.replace(rival, same_peak=None, same_time=None)
 
 
 def _replay(captured: lowtide.Captured, plan: lowtide.Plan) -> Contender:

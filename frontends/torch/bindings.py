@@ -9,7 +9,7 @@ and its arguments, and calls no kernel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +22,7 @@ _private: Any = torch._C
 _HOMES = (_private.TensorBase, _private._VariableFunctions, _private._nn)
 # The function with another name than its operator.
 _NAMES = {"_to_copy": "to"}
+_COMPOSED: Any = (torch.ops.aten.linear.default, torch.ops.aten.matmul.default)
 _known: dict[Any, Callable[..., Any]] = {}
 
 
@@ -58,44 +59,76 @@ def _candidates(
             yield function
 
 
-class _CalledError(Exception):
+class Called(NamedTuple):
+    """An operator that a function called, with what."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Any = None
+
+
+class _EnoughError(Exception):
     """Ends a call when it is known what would have been called."""
 
 
-class _Asking(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the first operator that is called, and calls none."""
+def _again(mode: Any) -> Any:
+    """A mode as a context, for what is called from inside it."""
+    return mode
 
-    called: tuple[Any, Any, Any] | None = None
+
+class _Asking(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operators that are called, and runs none but transposes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.called: list[Called] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self.called = (func, args, kwargs or {})
-        raise _CalledError
+        called = Called(func, args, kwargs or {})
+        if func in _COMPOSED:
+            with _again(self):
+                return func.decompose(*args, **called.kwargs)
+        if func is torch.ops.aten.t.default:
+            called = called._replace(result=func(*args))
+        self.called.append(called)
+        if called.result is None:
+            raise _EnoughError
+        return called.result
 
 
-_asking: Any = _Asking
+def called_by(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Called]:
+    """What a function calls below autograd, up to the first operator that is not a transpose.
+
+    `linear` and `matmul` are what they are made of.
+    """
+    asking = _Asking()
+    mode: Any = asking
+    try:
+        with (
+            torch.no_grad(),
+            _private._DisableAutocast(),
+            _private._AutoDispatchBelowADInplaceOrView(),
+            mode,
+        ):
+            function(*args, **kwargs)
+    except Exception:  # also what a function says of arguments that it does not take
+        pass
+    return asking.called
 
 
 def _is(
     function: Callable[..., Any], target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bool:
     """Whether `function` calls `target` with just these arguments."""
-    asking: Any = _asking()
-    try:
-        with (
-            torch.no_grad(),
-            _private._DisableAutocast(),
-            _private._AutoDispatchBelowADInplaceOrView(),
-            asking,
-        ):
-            function(*args, **kwargs)
-    except Exception:  # also what a function says of arguments that it does not take
-        pass
-    if asking.called is None:
-        return False
-    found, *rest = asking.called
-    return found is target and _same(_complete(target, *rest), _complete(target, args, kwargs))
+    for found in called_by(function, args, kwargs)[:1]:
+        given = _complete(target, args, kwargs)
+        return found.target is target and _same(_complete(target, found.args, found.kwargs), given)
+    return False
 
 
 def _complete(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -28,10 +28,10 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.autograd import Run
 from lowtide.runtime.fit import fit
 from lowtide.runtime.ranks import everyones, odd_ones
 from lowtide.runtime.replay import replay
+from lowtide.runtime.run import Run
 from lowtide.runtime.wiring import Wiring
 
 from ..models import Gpt, square, tokens

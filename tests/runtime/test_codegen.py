@@ -38,7 +38,7 @@ def test_no_value_outlives_its_last_use() -> None:
     backward = code.source[code.source.index("def backward") : code.source.index("def alias")]
     made = set(re.findall(r"^    (?!del)(v\d+)(?:, v\d+)* = ", backward, re.M))
     deleted = set(re.findall(r"v\d+", " ".join(re.findall(r"del (.*)", backward))))
-    tangent = set(re.findall(r"push, (v\d+)", backward))
+    tangent = set(re.findall(r"saved, (v\d+)", backward))
     views_of_tangent = {line.split(" = ")[0] for line in re.findall(r"v\d+ = expand.*", backward)}
     assert made - views_of_tangent - tangent <= deleted
 
