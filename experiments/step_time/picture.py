@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .rows import Result
 
 COLUMNS = 3
+WRONG = 1e-3  # a gradient this far off is no rounding
+ABOVE = 1.1  # plans slower than this times the slowest rival are out of the picture
 LOOK = {name: (SERIES[k], MARKERS[k]) for k, name in enumerate((BLOCK, SELECTIVE, BUDGET), 1)}
 
 
@@ -60,9 +62,11 @@ def panel(ax: Axes, result: Result) -> None:
             label="plain PyTorch")  # fmt: skip
     ax.axhline(1.0, color=MUTED, linewidth=0.6)
     ax.set_xlim(left=0.0)
+    known = [rival.outcome.ratio for rival in result.rivals + result.budgets if rival.outcome]
+    shown = [1.0, *known, *(plan.outcome.ratio for plan in result.plans)]
+    top = min(max(shown), ABOVE * max(known, default=max(shown)))
+    room = 0.05 * (top - min(shown)) + 0.01
+    ax.set_ylim(min(shown) - room, top + room)
     ax.set_title(result.title, fontsize=10)
     ax.set_xlabel("peak, MB")
     ax.set_ylabel("time, plain = 1")
-
-
-WRONG = 1e-3  # a gradient this far off is no rounding

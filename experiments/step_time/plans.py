@@ -80,11 +80,12 @@ class Frontier:
             self.within(aim)
         return self._fast(overhead)
 
-    def curve(self) -> list[lowtide.Plan]:
-        """Plans by falling peak, each slower than those before it and clearly smaller."""
+    def curve(self, overhead: float) -> list[lowtide.Plan]:
+        """Plans up to `overhead` by falling peak, each slower than those before it."""
         found: list[lowtide.Plan] = []
         for plan in sorted(self.plans, key=lambda plan: (plan.time_ns, plan.peak_bytes)):
-            if not found or self.room(plan) < (1 - NEAR) * self.room(found[-1]):
+            clear = not found or self.room(plan) < (1 - NEAR) * self.room(found[-1])
+            if clear and plan.overhead <= overhead:
                 found.append(plan)
         return found
 

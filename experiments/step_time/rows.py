@@ -88,7 +88,7 @@ class Result(msgspec.Struct, frozen=True):
     rivals
         One of each kind: of the budgets the fastest of those that save a tenth of the peak.
     budgets
-        Every setting of the budget, in fewer repeats.
+        Every setting of the budget; times of fewer repeats but for the one among the rivals.
     plans
         All plans of lowtide that were measured, by peak.
     """

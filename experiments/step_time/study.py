@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (0.7, 0.3, 0.1)
 FEW = 5  # timed steps of what is only to be chosen from
+BEYOND = 0.2  # plans that are predicted to be this much slower than every rival are not measured
 SAVED = 0.1  # of the plain peak, at least, for a budget that is shown
 
 
@@ -75,12 +76,16 @@ def study(
         if plan is not None:
             at_peak[key] = plan
         told(f"{name}: at the peak of {key}: {_words(plan)}")
+    longest = 0.0
     for key, rival in chosen.items():
         if rival.outcome is not None:
-            plan = frontier.within_time(rival.outcome.ratio / unplanned - 1.0)
+            wanted = rival.outcome.ratio / unplanned - 1.0
+            longest = max(longest, wanted)
+            plan = frontier.within_time(wanted)
             told(f"{name}: in the time of {key}: {_words(plan)}")
     # All that the searches came across: what is predicted to be too slow may be measured not to be.
-    plans = [*frontier.curve(), frontier.unplanned, *at_peak.values()]
+    curve = frontier.curve(longest + BEYOND)
+    plans = [*curve, frontier.unplanned, *at_peak.values()]
     measured = {_key(plan): plan for plan in plans}
     replays = {key: _replay(captured, plan) for key, plan in measured.items()}
     outcomes = {key: bench.outcome(replay) for key, replay in replays.items()}
@@ -105,6 +110,8 @@ def study(
                 same_time=_smallest(timed, list(planned.values())),
             )
         )
+    finals = {rival.setting: rival for rival in found if rival.name == BUDGET}
+    budgets = [_alone(finals.get(rival.setting, rival)) for rival in budgets]
     del contenders, final, replays
     torch._dynamo.reset()
     gc.collect()
@@ -176,6 +183,10 @@ def _timed(rival: Rival, ratio: float) -> Rival:
     return msgspec.structs.replace(
         rival, outcome=msgspec.structs.replace(rival.outcome, ratio=ratio)
     )
+
+
+def _alone(rival: Rival) -> Rival:
+    return msgspec.structs.replace(rival, same_peak=None, same_time=None)
 
 
 def _replay(captured: lowtide.Captured, plan: lowtide.Plan) -> Contender:

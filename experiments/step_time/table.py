@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lowtide.commands.terminal import aligned
 
-from .rivals import TITLES
+from .rivals import BUDGET, TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,25 @@ def lines(results: Sequence[Result]) -> list[list[str]]:
     """Cells under `HEAD`; times are relative to plain PyTorch's."""
     found = []
     for result in results:
-        found.append([result.title, "none", megabytes(result.plain_bytes), "x1", "", "", "", ""])
-        found += [["", label(rival), *cells(rival)] for rival in result.rivals]
+        found.append(
+            [result.title, "plain PyTorch", megabytes(result.plain_bytes), "x1", "", "", "", ""]
+        )
+        for rival in result.rivals:
+            row = ["", label(rival), *cells(rival)]
+            row[4] += _others(result, rival)
+            found.append(row)
     return found
+
+
+def _others(result: Result, rival: Rival) -> str:
+    """The settings beside the one in the table whose gradients differ."""
+    wrong = [
+        f"{other.setting:g}"
+        for other in result.budgets
+        if rival.name == BUDGET and other.setting != rival.setting
+        and other.outcome is not None and not other.outcome.equal
+    ]  # fmt: skip
+    return f"; at {', '.join(wrong)} no" if wrong else ""
 
 
 def label(rival: Rival) -> str:
@@ -72,4 +88,4 @@ def bits(outcome: Outcome) -> str:
     """Whether loss and gradients are plain PyTorch's, and how far off."""
     if outcome.equal:
         return "yes" if outcome.buffers_equal else "not buffers"
-    return f"no, by {outcome.error:.0e}"
+    return f"no, by {outcome.error:.1g}"

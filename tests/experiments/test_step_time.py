@@ -49,7 +49,8 @@ def result(name: str) -> Result:
     ]
     plans = [planned(15_000_000, 1.4), planned(20_000_000, 1.2)]
     unplanned = planned(100_000_000, 1.0)
-    return Result(name, name, 9, 100_000_000, 5.0, unplanned, rivals, rivals[2:], plans)
+    budgets = [rivals[2], Rival("budget", 0.3, worse)]
+    return Result(name, name, 9, 100_000_000, 5.0, unplanned, rivals, budgets, plans)
 
 
 def test_lowtide_meets_the_peak_of_both_checkpoints(
@@ -91,11 +92,12 @@ def test_the_smallest_plan_for_a_time() -> None:
     assert plan.overhead <= 0.3
     assert frontier.room(plan) < 0.6 * frontier.room(frontier.unplanned)
     assert frontier.within_time(-0.1) is None
-    curve = frontier.curve()
+    curve = frontier.curve(0.3)
     assert curve[0] is frontier.unplanned
     assert all(a.time_ns <= b.time_ns for a, b in itertools.pairwise(curve))
     assert all(frontier.room(b) < frontier.room(a) for a, b in itertools.pairwise(curve))
     assert plan in curve
+    assert all(one.overhead <= 0.3 for one in curve)
 
 
 def test_models_have_blocks() -> None:
@@ -118,13 +120,13 @@ def test_distance_is_relative() -> None:
 def test_lines_of_every_fate(tmp_path: Path) -> None:
     """What fails, what is impossible and what differs is said; the README has the same cells."""
     rows = lines([result("gpt")])
-    assert rows[1][2:] == ["20.0 MB", "x1.50", "no, by 2e-01", "x1.20", "15.0 MB", "yes"]
+    assert rows[1][2:] == ["20.0 MB", "x1.50", "no, by 0.2", "x1.20", "15.0 MB", "yes"]
     assert rows[2][2:] == ["fails", "", "", "", "", ""]
     assert rows[3][1:] == [
         "memory budget 0.7",
         "0.0 MB",
         "x0.90",
-        "not buffers",
+        "not buffers; at 0.3 no",
         "cannot",
         "none",
         "",
