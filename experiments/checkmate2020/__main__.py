@@ -36,4 +36,4 @@ def subjects(graphs: Path | None) -> list[Subject]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(__file__).parent, __doc__ or "", subjects, METHODS, time_limit=60.0))
+    sys.exit(main(Path(__file__).parent, __doc__ or "", subjects, METHODS, time_limit=10.0))

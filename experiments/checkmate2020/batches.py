@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", choices=PAPER, default=list(PAPER))
-    parser.add_argument("--time-limit", type=float, default=30.0, metavar="S", help="each batch")
+    parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="each batch")
     parser.add_argument("--graphs", type=Path, metavar="FOLDER", help="keep captured graphs here")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, metavar="FOLDER")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")

@@ -174,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--layers", default=",".join(map(str, LAYERS)), metavar="N,N,...")
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), metavar="N,N,...")
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="each plan")
+    parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="each plan")
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="timed steps of each")
     parser.add_argument("--graphs", type=Path, metavar="FOLDER", help="keep captured graphs here")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, metavar="FOLDER")
@@ -196,10 +196,22 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         tell("interrupted: the results so far")
         code = 130
+    keep(options.out / "results.json", results)
     text = msgspec.json.format(msgspec.json.encode(results), indent=1)
-    write_atomic(options.out / "results.json", text + b"\n")
     print(text.decode() if options.json else table(results))
     return code
+
+
+def keep(path: Path, results: Results) -> None:
+    """Write the file, whole or not at all; what was not run again stays."""
+    known = Results([], [])
+    if path.exists():
+        known = msgspec.json.decode(path.read_bytes(), type=Results)
+    new = {(row.network, row.size) for row in results.planned}
+    planned = [row for row in known.planned if (row.network, row.size) not in new]
+    merged = Results([*planned, *results.planned], results.trained or known.trained)
+    text = msgspec.json.format(msgspec.json.encode(merged), indent=1)
+    write_atomic(path, text + b"\n")
 
 
 if __name__ == "__main__":

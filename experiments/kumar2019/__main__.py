@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--methods", default=",".join(METHODS), metavar="M,M,...")
-    parser.add_argument("--time-limit", type=float, default=20.0, metavar="S", help="each plan")
+    parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="each plan")
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="timed steps of each")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, metavar="FOLDER")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")

@@ -19,4 +19,4 @@ from ..papers.instances import subjects
 if __name__ == "__main__":
     here = Path(__file__).parent
     chosen = f"{METHODS},moccasin,checkmate"
-    sys.exit(main(here, __doc__ or "", lambda _: subjects("moccasin_"), chosen, time_limit=60.0))
+    sys.exit(main(here, __doc__ or "", lambda _: subjects("moccasin_"), chosen, time_limit=10.0))

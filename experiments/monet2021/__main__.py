@@ -22,4 +22,4 @@ METHODS = (
 
 if __name__ == "__main__":
     here = Path(__file__).parent
-    sys.exit(main(here, __doc__ or "", lambda _: subjects("monet_"), METHODS, time_limit=60.0))
+    sys.exit(main(here, __doc__ or "", lambda _: subjects("monet_"), METHODS, time_limit=10.0))

@@ -10,11 +10,14 @@ import torch
 
 from experiments.checkmate2020.batches import Line, fits
 from experiments.checkmate2020.ratios import ratios
-from experiments.chen2016.__main__ import stages
+from experiments.chen2016.__main__ import Results as ChenResults
+from experiments.chen2016.__main__ import Row as ChenRow
+from experiments.chen2016.__main__ import keep, stages
 from experiments.models.steps import NETWORKS, WithLoss, graph_of, recurrent_graph, step
 from experiments.papers.command import main
 from experiments.papers.rows import Row, Subject, read
 from experiments.papers.show import table
+from experiments.papers.trained import Row as TrainedRow
 from lowtide.frontends.chains import transformer
 from lowtide.solver.errors import InputError
 
@@ -73,6 +76,18 @@ def test_published_folders_have_their_readme() -> None:
     for name in ("chen2016", "kumar2019", "checkmate2020", "kusumoto2019", "monet2021"):
         text = (root / name / "README.md").read_text()
         assert f"python -m experiments.{name}" in text
+
+
+def test_parts_that_are_not_run_again_stay(tmp_path: Path) -> None:
+    """Depths one by one, and what was trained, come together in one file."""
+    path = tmp_path / "results.json"
+    trained = [TrainedRow("m", 9, 1, "auto", "feasible", 1, 1, 0.1, 0.1, True)]
+    keep(path, ChenResults([ChenRow("resnet", 50, 9, "none", 7, 0.0, 0.0)], trained))
+    keep(path, ChenResults([ChenRow("resnet", 101, 9, "none", 8, 0.0, 0.0)], []))
+    keep(path, ChenResults([ChenRow("resnet", 50, 9, "none", 6, 0.0, 0.0)], []))
+    found = msgspec.json.decode(path.read_bytes(), type=ChenResults)
+    assert [(row.size, row.peak_bytes) for row in found.planned] == [(101, 8), (50, 6)]
+    assert found.trained == trained
 
 
 def test_depths_are_those_asked_for() -> None:
