@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from experiments.kusumoto2019.__main__ import Row
+from experiments.kusumoto2019.__main__ import Row as Smallest
+from experiments.papers.rows import Row
 from experiments.papers.trained import Row as TrainedRow
 from experiments.readme.__main__ import ROOT, main, renewed
 from experiments.readme.blocks import BLOCKS, demo
 from experiments.readme.literature import kumar, kusumoto
+from experiments.readme.tables import best_others, compared
 from lowtide.solver.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ def test_tables_from_results(tmp_path: Path) -> None:
     assert table is not None
     assert "| 1.00 MiB | **lowtide** | 512.00 KiB | 12.50% | 10.0% | 12.49% |" in table
     assert "| 1.00 MiB | sqrt(n) | cannot |  |  |  |" in table
-    small = Row("vgg19", 64, 9, "lowtide", 4 * 10**9, 8 * 10**9, 0.15, 3 * 10**9, None, 1.0)
-    whole = Row("vgg19", 64, 9, "keep_everything", 8 * 10**9, 8 * 10**9, 0.0, None, 7.0, 0.0)
+    small = Smallest("vgg19", 64, 9, "lowtide", 4 * 10**9, 8 * 10**9, 0.15, 3 * 10**9, None, 1.0)
+    whole = Smallest("vgg19", 64, 9, "keep_everything", 8 * 10**9, 8 * 10**9, 0.0, None, 7.0, 0.0)
     (tmp_path / "kusumoto2019").mkdir()
     (tmp_path / "kusumoto2019" / "results.json").write_bytes(msgspec.json.encode([whole, small]))
     table = kusumoto(tmp_path)
@@ -71,3 +73,22 @@ def test_tables_from_results(tmp_path: Path) -> None:
     text = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in BLOCKS)
     assert re.search(r"<!-- demo -->\n\| budget", renewed(text, tmp_path))
     assert "<!-- batches -->\nold\n" in renewed(text, tmp_path)
+
+
+def test_tables_of_comparisons() -> None:
+    """The fastest of the others stands beside lowtide; budgets without a plan are called so."""
+
+    def row(method: str, budget: int, overhead: float | None, status: str = "feasible") -> Row:
+        text = "" if overhead is not None else "needs more"
+        return Row("step", 9, str(budget), budget, method, status, text, None, overhead, None, 0.1)
+
+    rows = [
+        row("auto", 2**30, 0.1, "optimal"), row("rotor", 2**30, 0.2), row("lru", 2**30, 0.3),
+        row("auto", 2**29, 0.4), row("rotor", 2**29, None, "infeasible"),
+        row("auto", 2**28, None, "infeasible"), row("rotor", 2**28, None, "infeasible"),
+    ]  # fmt: skip
+    short = best_others(rows, ("1", "1/2", "1/4"))
+    assert short.endswith("| step | **10.00%**\\*, 20.00% rotor | **40.00%**, none | none |")
+    whole = compared(rows)
+    assert "| step (9 ops) | 1.00 GiB | 512.00 MiB | 256.00 MiB |" in whole
+    assert "| rotor | 20.00% | cannot | cannot |" in whole
