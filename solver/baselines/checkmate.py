@@ -12,7 +12,8 @@ op k runs (eqs. 1 to 7, frontier-advancing stages):
                       <= kappa (1 - FREE[t, i, k])
 
 Rows and columns grow with the square of the ops: `auto` solves the same problem in another form.
-An op with several results counts as one node that has all of their bytes, as in the original.
+An op with several results counts as one node that has all of their bytes, as in the original; those
+that are outputs of the step stay, and such an op runs once.
 
 `checkmate_lp` is their two-phase rounding (section 5, Algorithm 2): solve the relaxation for
 (1 - eps) of the budget, keep what has S >= 1/2, recompute the least that this asks for. The
@@ -147,8 +148,11 @@ class Published:
         for op, read in enumerate(self.reads):
             for i in read:
                 self.users[i].append(op)
-        self.bytes = [float(arrays.size[arrays.outputs(op)].sum()) for op in range(count)]
-        self.stays = [bool(arrays.output[arrays.outputs(op)].any()) for op in range(count)]
+        # Of an op that gives outputs of the step beside other results, only those stay.
+        made = [arrays.outputs(op) for op in range(count)]
+        self.bytes = [float(arrays.size[m][arrays.output[m] == 0].sum()) for m in made]
+        self.staying = [float(arrays.size[m][arrays.output[m] != 0].sum()) for m in made]
+        self.once = [bool(arrays.output[m].any()) for m in made]
         self.room = float(max(1, budget_bytes - graph.resident_bytes))
         self.base_ns = max(1, int(arrays.time.sum()))
         self.builder = Builder()
@@ -174,13 +178,13 @@ class Published:
                 column = builder.binary(ops[i].time_ns / self.base_ns * SCALE)
                 if i == t:
                     builder.lower[column] = 1.0
-                elif not ops[i].recompute:
+                elif not ops[i].recompute or self.once[i]:
                     builder.upper[column] = 0.0
                 self.run[t][i] = column
         for t in range(1, self.count + 1):
             for i in range(t):
                 self.keep[t][i] = column = builder.binary()
-                if self.stays[i]:
+                if self.once[i] and not self.bytes[i]:
                     builder.lower[column] = 1.0
                 elif t == self.count:
                     builder.upper[column] = 0.0
@@ -200,22 +204,24 @@ class Published:
         builder, arrays = self.builder, self.graph.arrays
         held = [(self.keep[t][i], self.bytes[i] / self.room) for i in range(t) if self.bytes[i]]
         before: list[tuple[int, float]] = held
-        constant = 0.0
+        constant = sum(self.staying[:t]) / self.room
         for k in range(t + 1):
+            if k == t:
+                constant += self.staying[t] / self.room
             during = builder.continuous(0.0, 1.0)
             work = float(arrays.workspace[k] if k == t else arrays.rerun_workspace[k]) / self.room
             own = [(self.run[t][k], self.bytes[k] / self.room)] if self.bytes[k] else []
             builder.row([(during, -1.0), *before, *own], -constant, -constant)
             if work:
                 builder.row([(during, 1.0), (self.run[t][k], work)], -INF, 1.0)
-            before = [(during, 1.0), *self._freed(t, k)]
+            before, constant = [(during, 1.0), *self._freed(t, k)], 0.0
 
     def _freed(self, t: int, k: int) -> list[tuple[int, float]]:
         """Bytes that leave after op k, as terms of the next row."""
         builder = self.builder
         terms: list[tuple[int, float]] = []
         for i in (*self.reads[k], k):
-            if not self.bytes[i] or self.stays[i]:
+            if not self.bytes[i]:
                 continue
             free = builder.binary()
             later = [self.run[t][j] for j in self.users[i] if k < j <= t]

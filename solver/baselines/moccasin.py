@@ -107,7 +107,13 @@ class Retention:
     def _node(self, op: int) -> None:
         model, arrays, count = self.model, self.graph.arrays, len(self.graph.ops)
         made = arrays.outputs(op)
-        stays = bool(arrays.output[made].any())
+        outputs = arrays.output[made] != 0
+        # Of an op that gives outputs of the step beside other results, only those stay.
+        stays = bool(outputs.all()) and len(made) > 0
+        other, staying = (
+            int(arrays.size[made][~outputs].sum()),
+            int(arrays.size[made][outputs].sum()),
+        )
         diagonal = _event(op, op)
         starts: list[cp_model.IntVar] = []
         ends: list[cp_model.IntVar] = []
@@ -127,13 +133,18 @@ class Retention:
                 else model.new_int_var(diagonal, self.horizon, "")
             )
             size = model.new_int_var(1, self.horizon + 1, "")
-            self._demand(start, size, end, here, -(-int(arrays.size[made].sum()) // self.unit))
+            self._demand(start, size, end, here, -(-(staying if stays else other) // self.unit))
             work = int(arrays.workspace[op] if copy == 0 else arrays.rerun_workspace[op])
             self._demand(start, 1, None, here, -(-max(0, work) // self.unit))
             starts.append(start)
             ends.append(end)
             present.append(here)
-        if len(starts) > 1 and not stays:
+        if outputs.any() and not stays:
+            self._demand(
+                starts[0], self.horizon + 1 - diagonal, model.new_constant(self.horizon), 1,
+                -(-staying // self.unit),
+            )  # fmt: skip
+        if len(starts) > 1 and not outputs.any():
             model.add(ends[0] < starts[1]).only_enforce_if(present[1])
         elif len(starts) > 1:
             model.add(present[1] == 0)

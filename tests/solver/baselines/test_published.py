@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.frontends.chains import linear_chain, residual_chain, transformer, unet
+from lowtide.frontends.chains import MIB, linear_chain, residual_chain, transformer, unet
 from lowtide.frontends.generated import random_graph
 from lowtide.solver.baselines import PUBLISHED, SAVERS, STARTS, NotApplicableError, checkmate
 from lowtide.solver.check import check
 from lowtide.solver.compare import compare
 from lowtide.solver.control import Control
 from lowtide.solver.errors import InfeasibleError, NoPlanError
+from lowtide.solver.graph import Tensor
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.search.anneal import Search
 from lowtide.solver.simulate import Simulation, simulate
@@ -138,6 +140,27 @@ def test_retention_intervals_have_the_same_optimum(share: float) -> None:
     assert found is not None
     assert found.peak_bytes <= budget
     assert found.time_ns == sparse.time_ns
+
+
+@pytest.mark.parametrize("share", [0.95, 0.85])
+@pytest.mark.parametrize("name", ["checkmate", "moccasin"])
+def test_of_ops_with_outputs_of_the_step_only_those_stay(name: str, share: float) -> None:
+    """A gradient beside that of a weight leaves memory, as everywhere else in lowtide."""
+    graph = linear_chain(6)
+    ops, tensors = list(graph.ops), list(graph.tensors)
+    for place, op in enumerate(ops):
+        if op.phase == "backward" and not any(tensors[t].output for t in op.outputs):
+            tensors.append(Tensor(f"{op.name}.weight", MIB // 16, output=True))
+            ops[place] = msgspec.structs.replace(op, outputs=(*op.outputs, len(tensors) - 1))
+    graph = msgspec.structs.replace(graph, ops=tuple(ops), tensors=tuple(tensors))
+    assert len(graph.tensors) > len(linear_chain(6).tensors) + 3
+    base = simulate(graph, Schedule.keep_everything(graph))
+    budget = graph.resident_bytes + int(share * (base.peak_bytes - graph.resident_bytes))
+    sparse = solve(graph, budget, method="milp", gap=1e-6)
+    found = run(graph, name, budget, 60.0)
+    assert found is not None
+    assert found.peak_bytes <= budget
+    assert found.time_ns == sparse.time_ns > base.time_ns
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
