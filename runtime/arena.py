@@ -2,9 +2,10 @@
 
 The generated code allocates the buffer when forward starts and drops it when backward ends; ops
 that can be told where to write do so at their planned offsets. Whatever the caller may keep is not
-in it: outputs, gradients, tangents. Neither are results of operators without a kernel for `out=`,
-several results at once, second copies of what is still there, and what is read by operators that
-look at the whole storage of an argument: they are allocated as ever.
+in it: outputs, gradients, tangents. Neither are results of operators without a kernel for `out=`
+(those of convolutions and layer norm make the result elsewhere and copy it), several results at
+once, second copies of what is still there, and what is read by operators that look at the whole
+storage of an argument: they are allocated as ever.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _can_be_placed(program: Program, index: int, tensor: int, device: torch.devi
     """Whether an op can be told where to write its one result."""
     op = program.ops[index]
     call = op.call
-    if op.kind is not Kind.CALL or op.random or call is None or call.unpack or not call.outputs:
+    if op.kind is not Kind.CALL or call is None or call.unpack or not call.outputs:
         return False
     made = call.outputs[0]
     if made is None or program.value_tensor[made] != tensor:

@@ -190,12 +190,13 @@ class Emitter:
         note = "" if note.strip() == "#" else note.replace("#  ", "# ")
         if op.kind is Kind.CALL:
             assert call is not None
+            offset = None if self.arena is None else self.arena.offsets.get(step.place)
             if op.random and step.again:
-                self._rerun_random(call, op.rng_value, held, note)
+                self._rerun_random(call, op.rng_value, held, note, offset)
             elif step.overwrites >= 0:
                 self._assign_over(call, step.overwrites, held, note)
-            elif self.arena is not None and step.place in self.arena.offsets:
-                self._assign_placed(call, self.arena.offsets[step.place], note)
+            elif offset is not None:
+                self._assign_placed(call, offset, note)
             else:
                 self._assign(call, held, note)
         elif op.kind is Kind.RNG_STATE:
@@ -233,14 +234,24 @@ class Emitter:
                 return self.program.value_meta[op.writes[0]].device
         raise ReplayError(f"no random op uses the generator state {self.describe(state)}")
 
-    def _rerun_random(self, call: Call, state: int | None, held: frozenset[int], note: str) -> None:
+    def _rerun_random(
+        self,
+        call: Call,
+        state: int | None,
+        held: frozenset[int],
+        note: str,
+        offset: int | None,
+    ) -> None:
         assert state is not None
         get_state, set_state = state_functions(self._device_of_state(state))
         get_name = self.namespace.bind(get_state, "get_state")
         set_name = self.namespace.bind(set_state, "set_state")
         self.ensure(state)
         self.line(f"s = {get_name}(); {set_name}({self.name(state)})")
-        self._assign(call, held, note)
+        if offset is None:
+            self._assign(call, held, note)
+        else:
+            self._assign_placed(call, offset, note)
         self.line(f"{set_name}(s); del s")
 
     def _assign(self, call: Call, held: frozenset[int], note: str) -> None:

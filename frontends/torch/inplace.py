@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .masks import bernoulli
 from .program import Kind, ValueRef
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ _SCALAR = frozenset(("add_", "sub_", "mul_", "div_"))
 _PLACED = frozenset(
     (
         "_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data", "addmm",
-        "amax", "amin", "baddbmm", "bmm", "cat", "cumsum", "mean", "mm", "sum",
+        "amax", "amin", "avg_pool2d", "avg_pool2d_backward", "baddbmm", "bmm", "cat", "cumsum",
+        "gather", "index_select", "max_pool2d_with_indices_backward", "mean", "mm",
+        "nll_loss_backward", "sum", "tril", "triu",
     )
 )  # fmt: skip
 _COPIES = frozenset(("aten.clone", "aten._to_copy"))
@@ -99,6 +102,8 @@ def placed_variant_of(call: Call, device: torch.device) -> Variant | None:
     `out` is empty for one that copies its second argument into its first.
     """
     target = call.target
+    if target is bernoulli:
+        return Variant(bernoulli, "out")
     if type(target) is not torch._ops.OpOverload or target.namespace != "aten":
         return None
     packet = str(target.overloadpacket)

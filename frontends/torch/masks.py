@@ -26,9 +26,15 @@ def bernoulli(
     divisor: float | None,
     dtype: torch.dtype,
     device: torch.device,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A new tensor of ones, each with probability `p`, and zeros; divided by `divisor` if any."""
-    mask = torch.empty_strided(shape, stride, dtype=dtype, device=device).bernoulli_(p)
+    """A tensor of ones, each with probability `p`, and zeros; divided by `divisor` if any.
+
+    It is a new one, or `out`, which looks like it.
+    """
+    if out is None:
+        out = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    mask = out.bernoulli_(p)
     return mask if divisor is None else mask.div_(divisor)
 
 
