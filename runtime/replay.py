@@ -45,6 +45,13 @@ def replay(captured: Captured, plan: Plan, *, arena: bool = False) -> ReplayModu
         If the plan is for another step, breaks a rule, or would exceed its budget on this graph.
     ReplayError
         If the plan can be checked and not be run, or exceeds its budget with the arena.
+
+    Notes
+    -----
+    A replayed step is not for capture as a CUDA graph. Generator states are read and set around
+    draws that run again, which a graph cannot hold, and guards and questions about the batch are
+    asked in Python in each call, which a graph would ask once. Gradients leave in stages, so that
+    hooks of DDP and FSDP run in between.
     """
     captured = in_mode_of(captured, plan)
     check_schedule(captured.graph, plan)
