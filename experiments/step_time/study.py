@@ -83,6 +83,10 @@ def study(
             longest = max(longest, wanted)
             plan = frontier.within_time(wanted)
             told(f"{name}: in the time of {key}: {_words(plan)}")
+            if plan is not None and key in at_peak:
+                # The wanted time is known to a few percent only: one plan between the two.
+                rooms = frontier.room(plan), frontier.room(at_peak[key])
+                frontier.within(math.isqrt(rooms[0] * rooms[1]))
     # All that the searches came across: what is predicted to be too slow may be measured not to be.
     curve = frontier.curve(longest + BEYOND)
     plans = [*curve, frontier.unplanned, *at_peak.values()]
