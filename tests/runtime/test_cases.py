@@ -12,6 +12,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from torch.utils import _pytree as pytree
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.fit import fit
@@ -81,6 +83,12 @@ def judge() -> Any:
         sys.path.remove(str(FOLDER))
 
 
+def used_up(batch: Any) -> bool:
+    """Whether one backward uses up the graph that a batch comes from."""
+    leaves = pytree.tree_leaves(batch)
+    return any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves)
+
+
 def tight(graph: Graph) -> int:
     """Bytes a little above the smallest budget that can be met."""
     small = smallest_budget(graph)
@@ -89,7 +97,7 @@ def tight(graph: Graph) -> int:
 
 
 def run(path: Path, how: str, made: list[ReplayModule] | None = None) -> dict[str, Any]:
-    """All batches of a case, or its example three times: what the folder compares.
+    """All batches of a case, or its example three times if it can be: what the folder compares.
 
     `how`: `plain`, by `fit` with room for everything, by `fit` within a `tight` budget, or by a
     plan that recomputes `all` or `some`. The module goes into `made`.
@@ -131,7 +139,7 @@ def run(path: Path, how: str, made: list[ReplayModule] | None = None) -> dict[st
 
     case.make = remembered
     if not hasattr(case, "batches"):
-        case.batches = lambda: [example] * 3
+        case.batches = lambda: [example] * (1 if used_up(example) else 3)
     tools.wrap = lambda model, mode, _loss: wrap(model, mode, losses[-1])
     state: dict[str, Any] = tools.run(case, "replayed")
     return state
