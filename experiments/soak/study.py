@@ -76,7 +76,6 @@ class Result:
             and set(self.settled_bytes) == {self.highest_bytes}
             and self.growth_bytes == 0
             and self.measured_bytes == self.predicted_bytes <= self.budget_bytes
-            and self.random_again > 0
         )
 
 

@@ -30,9 +30,10 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_resumed_run_is_the_plain_one_in_flat_memory() -> None:
-    """Dropout is drawn again in every step; one bit or byte more would be seen."""
-    found = study(small, steps=24, budget="50%", time_limit=3.0)
+    """One other bit, or one byte more, would be seen."""
+    found = study(small, steps=24, budget="42%", time_limit=3.0)
     assert found.ok, report(found)
+    assert found.recomputed > 0
     assert found.measured_bytes < 0.8 * found.plain_bytes
     assert not replace(found, growth_bytes=4).ok
     assert not replace(found, highest_bytes=found.highest_bytes + 4).ok
