@@ -1,15 +1,20 @@
-"""Profile against reality: `python -m experiments.profile_quality [--models cnn mlp] [--json]`."""
+"""Profile against reality: `python -m experiments.profile_quality [--models cnn mlp] [--json]`.
+
+With `--plans`, for several plans of each model: predicted beside measured extra time.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from dataclasses import asdict
 
 import torch
 
 from .models import MODELS
+from .plans import Cost, costs
 from .study import study
 
 
@@ -21,8 +26,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for each profile")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plans", action="store_true", help="extra time of plans instead")
+    parser.add_argument("--pairs", type=int, default=31, help="with --plans: pairs of steps each")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
+    if options.plans:
+        _print_costs(options)
+        return 0
     rows = []
     if not options.json:
         print(
@@ -45,6 +55,32 @@ def main(argv: list[str] | None = None) -> int:
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()
     return 0
+
+
+def _print_costs(options: argparse.Namespace) -> None:
+    """Print a line for each plan, and the differences of all."""
+    found: list[Cost] = []
+    out = sys.stderr if options.json else sys.stdout
+    for name in options.models:
+        for cost in costs(
+            name, MODELS[name], pairs=options.pairs, budget_s=options.budget, time_limit=10.0
+        ):
+            found.append(cost)
+            print(
+                f"{cost.model:11}{cost.method:8}{cost.budget:>5}{cost.predicted_percent:8.2f}%"
+                f"{cost.measured_percent:8.2f}%  spread {cost.spread_percent:.1f}",
+                file=out,
+                flush=True,
+            )
+    differences = [abs(cost.measured_percent - cost.predicted_percent) for cost in found]
+    if options.json:
+        json.dump([asdict(cost) for cost in found], sys.stdout, indent=1)
+        print()
+    elif differences:
+        print(
+            f"{len(found)} plans: differences of {statistics.median(differences):.2f} points in "
+            f"the median, {max(differences):.2f} at most"
+        )
 
 
 if __name__ == "__main__":

@@ -61,6 +61,26 @@ def cnn() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return _WithLoss(body), (torch.rand(16, 3, 32, 32), torch.randint(0, 10, (16,)))
 
 
+def encoder() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Four layers of PyTorch's transformer encoder of 128, 8 sequences of 64."""
+    layer = nn.TransformerEncoderLayer(128, 4, 512, batch_first=True)
+    body = nn.Sequential(nn.TransformerEncoder(layer, 4), nn.Flatten(), nn.Linear(64 * 128, 10))
+    return _WithLoss(body), (torch.rand(8, 64, 128), torch.randint(0, 10, (8,)))
+
+
+def vgg() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Convolutions and pooling, 16 to 64 channels on 32x32 images, batch 16."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in (16, 32, 64):
+        for _ in range(2):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    body = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 16, 10))
+    return _WithLoss(body), (torch.rand(16, 3, 32, 32), torch.randint(0, 10, (16,)))
+
+
 class LanguageModel(nn.Module):
     """A Hugging Face language model that returns its loss only.
 
@@ -110,6 +130,8 @@ def gpt2_small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "mlp": mlp,
     "cnn": cnn,
+    "vgg": vgg,
+    "encoder": encoder,
     "gpt2-tiny": gpt2_tiny,
     "gpt2-small": gpt2_small,
 }
