@@ -112,8 +112,10 @@ def rows_of(network: str, size: int, graph: lowtide.Graph, time_limit: float) ->
         add(method, result.peak_bytes, result.time_ns / base.time_ns - 1.0, None)
         if method == "sqrt_n":
             smallest = result.peak_bytes
-    planned("lowtide, memory of sqrt_n", smallest)
-    low, high, best = graph.resident_bytes, smallest, None
+    best = planned("lowtide, memory of sqrt_n", smallest)
+    low, high = graph.resident_bytes, smallest
+    if best is None or best.overhead > EXTRA:
+        low, high, best = smallest, base.peak_bytes, None
     for _ in range(STEPS):
         middle = (low + high) // 2
         plan = planned("", middle)

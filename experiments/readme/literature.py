@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 # What the README's short tables show; the studies' own pages have every method.
+SIZES = (("resnet", 50), ("resnet", 200), ("resnet", 1001), ("lstm", 8), ("lstm", 64))
 TRAINED = ("treewidth", "pathwidth", "greedy", "auto")
 RATIOS = (
     "ap_sqrt_n", "ap_greedy", "revolve", "checkmate_lp", "linearized_greedy", "greedy", "rotor",
@@ -122,13 +123,25 @@ def batches(studies: Path) -> str | None:
 
 
 def chen(studies: Path) -> str | None:
+    """Memory and time against depth and length, of the smallest and the largest."""
+    return _sizes(studies, SIZES)
+
+
+def every_size(studies: Path) -> str | None:
     """Memory and time against depth and length."""
+    return _sizes(studies, None)
+
+
+def _sizes(studies: Path, sizes: Sequence[tuple[str, int]] | None) -> str | None:
     path = studies / "chen2016" / "results.json"
     if not path.exists():
         return None
     found = msgspec.json.decode(path.read_bytes(), type=ChenResults)
     rows = []
-    for network, size in dict.fromkeys((row.network, row.size) for row in found.planned):
+    places = {(row.network, row.size) for row in found.planned}
+    for network, size in sorted(places, key=lambda place: (place[0] == "lstm", place[1])):
+        if sizes is not None and (network, size) not in sizes:
+            continue
         here = [r for r in found.planned if (r.network, r.size) == (network, size)]
         cells = [f"{network} {size} ({here[0].ops:,} ops)"]
         for row in here:
@@ -139,6 +152,23 @@ def chen(studies: Path) -> str | None:
         "network", "memory of its own for each result", "planner of section 3", "freed at once",
         "sqrt(n)", "log(n)", "lowtide, memory of sqrt(n)", "lowtide, +30%",
     )  # fmt: skip
+    return markdown(head, rows)
+
+
+def chen_trained(studies: Path) -> str | None:
+    """The narrow network that was really trained."""
+    path = studies / "chen2016" / "results.json"
+    if not path.exists():
+        return None
+    rows = [
+        [
+            name_of(row.method), format_bytes(row.predicted_bytes or 0),
+            format_bytes(row.measured_bytes or 0), percent(row.predicted_overhead, 1),
+            percent(row.measured_overhead, 1), "yes" if row.equal else "NO",
+        ]
+        for row in msgspec.json.decode(path.read_bytes(), type=ChenResults).trained
+    ]  # fmt: skip
+    head = ("method", "peak", "measured", "extra time", "measured", "bits of plain PyTorch")
     return markdown(head, rows)
 
 
@@ -185,7 +215,8 @@ LITERATURE: dict[str, Callable[[Path], str | None]] = {
 }
 # Of the pages of the studies: folder and name.
 PAGES: dict[tuple[str, str], Callable[[Path], str | None]] = {
-    ("chen2016", "results"): chen,
+    ("chen2016", "results"): every_size,
+    ("chen2016", "trained"): chen_trained,
     ("checkmate2020", "results"): every_method("checkmate2020"),
     ("checkmate2020", "ratios"): every_ratio,
     ("checkmate2020", "batches"): batches,
