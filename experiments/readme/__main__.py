@@ -2,9 +2,9 @@
 
     python -m experiments.readme [--check]
 
-A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, in the README and on the pages of the
-studies. Tables whose study has no results file are left as they are. With --check nothing is
-written, and the exit code is 1 if a table is out of date.
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, in the README or in
+experiments/README.md, and on the pages of the studies. Tables whose study has no results file are
+left as they are. With --check nothing is written, and the exit code is 1 if a table is out of date.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowtide.solver.errors import InputError
 from lowtide.solver.files import write_atomic
@@ -20,22 +21,27 @@ from lowtide.solver.files import write_atomic
 from .blocks import BLOCKS
 from .literature import PAGES
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def renewed(text: str, studies: Path) -> str:
-    """The README with every table that has results.
+def renewed(texts: Sequence[str], studies: Path) -> list[str]:
+    """The README and the page of results, with every table that has results.
 
     Raises
     ------
     InputError
-        If a table has no place in the README.
+        If a table has no place in any of them.
     """
+    found = list(texts)
     for name, make in BLOCKS.items():
         table = make(studies)
         if table is not None:
-            text = placed(text, name, table, "README.md")
-    return text
+            where = next((k for k, text in enumerate(found) if f"<!-- {name} -->" in text), 0)
+            found[where] = placed(found[where], name, table, "README.md")
+    return found
 
 
 def placed(text: str, name: str, table: str, where: str) -> str:
@@ -75,22 +81,24 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
     options = parser.parse_args(argv)
-    path = ROOT / "README.md"
-    before = path.read_text(encoding="utf-8")
+    studies = ROOT / "experiments"
+    general = (ROOT / "README.md", studies / "README.md")
+    before = [path.read_text(encoding="utf-8") for path in general]
     try:
-        all_pages = {path: (before, renewed(before, ROOT / "experiments"))}
-        all_pages |= pages(ROOT / "experiments")
+        after = renewed(before, studies)
+        all_pages = dict(zip(general, zip(before, after, strict=True), strict=True))
+        all_pages |= pages(studies)
     except InputError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    old = {path: after for path, (before, after) in all_pages.items() if after != before}
+    old = {path: new for path, (was, new) in all_pages.items() if new != was}
     if options.check:
         for path in old:
             name = path.relative_to(ROOT)
             print(f"{name} is out of date: python -m experiments.readme", file=sys.stderr)
         return int(bool(old))
-    for path, after in old.items():
-        write_atomic(path, after.encode())
+    for path, new in old.items():
+        write_atomic(path, new.encode())
     return 0
 
 

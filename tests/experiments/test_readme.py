@@ -29,7 +29,8 @@ def test_the_readme_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_results_file_has_its_place() -> None:
     """A table is printed in full, with as many cells in each line."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = (ROOT / "README.md", ROOT / "experiments" / "README.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     for name, make in BLOCKS.items():
         table = make(ROOT / "experiments")
         if table is not None:
@@ -69,10 +70,12 @@ def test_tables_from_results(tmp_path: Path) -> None:
     assert table is not None
     assert "| gpt | **lowtide** | 10.0%, 20.0% | 10.0%, 20.0% | 10.0%, 20.0% |" in table
     with pytest.raises(InputError, match="no place for the table demo"):
-        renewed("nothing", tmp_path)
+        renewed(["nothing", "nothing"], tmp_path)
     text = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in BLOCKS)
-    assert re.search(r"<!-- demo -->\n\| budget", renewed(text, tmp_path))
-    assert "<!-- batches -->\nold\n" in renewed(text, tmp_path)
+    for texts in ([text, ""], ["", text]):
+        after = "".join(renewed(texts, tmp_path))
+        assert re.search(r"<!-- demo -->\n\| budget", after)
+        assert "<!-- batches -->\nold\n" in after
 
 
 def test_tables_of_comparisons() -> None:
