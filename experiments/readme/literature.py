@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # What the README's short tables show; the studies' own pages have every method.
 SIZES = (("resnet", 50), ("resnet", 200), ("resnet", 1001), ("lstm", 8), ("lstm", 64))
-TRAINED = ("treewidth", "pathwidth", "greedy", "auto")
+TRAINED = ("treewidth", "greedy", "auto")
 RATIOS = (
     "ap_sqrt_n", "ap_greedy", "revolve", "checkmate_lp", "linearized_greedy", "greedy", "rotor",
     "kusumoto", "dtr_eq",

@@ -12,6 +12,7 @@ from experiments.checkmate2020.batches import Row as BatchRow
 from experiments.chen2016.__main__ import Results as ChenResults
 from experiments.kusumoto2019.__main__ import Row as SmallestRow
 from experiments.papers.rows import Row, read
+from experiments.papers.trained import Row as TrainedRow
 
 STUDIES = Path(__file__).resolve().parents[2] / "experiments"
 COMPARED = ("checkmate2020", "monet2021", "moccasin2023", "compare")
@@ -51,6 +52,28 @@ def test_what_is_ahead_is_seen() -> None:
     assert [text.split(":")[0] for text in ahead([*rows, row("auto", 8, None)])] == [
         "s, 9", "s, 8",
     ]  # fmt: skip
+
+
+def test_no_method_is_predicted_faster_among_trained_plans() -> None:
+    """The plans that were replayed: bits of plain PyTorch, the predicted peak, never behind."""
+    trained = msgspec.json.decode(
+        (STUDIES / "kumar2019" / "results.json").read_bytes(), type=list[TrainedRow]
+    )
+    assert trained
+    assert chen().trained
+    trained += chen().trained
+    best = {
+        (row.model, row.budget_bytes): row.predicted_overhead
+        for row in trained
+        if row.method == "auto"
+    }
+    for row in trained:
+        assert row.equal is not False
+        assert row.measured_bytes == row.predicted_bytes, row
+        if row.predicted_overhead is not None:
+            mine = best[row.model, row.budget_bytes]
+            assert mine is not None, row
+            assert mine <= row.predicted_overhead, row
 
 
 def chen() -> ChenResults:
