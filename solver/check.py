@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from .errors import CheckError
+from .units import whole_number
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -69,11 +70,12 @@ def check_schedule(graph: Graph, plan: Plan) -> None:
     alive: set[int] = set()
     runs = [0] * len(graph.ops)
     for position, word in enumerate(plan.steps):
-        verb, _, number = word.partition(" ")
-        index = int(number) if number.isdecimal() else -1
+        verb, _, digits = word.partition(" ")
+        number = whole_number(digits)
+        index = -1 if number is None else number
         limit = len(graph.ops) if verb == "compute" else len(graph.tensors)
         if verb not in ("compute", "free") or not 0 <= index < limit:
-            raise CheckError(f"step {position} is {word!r}: no such step in {graph.name}")
+            raise CheckError(f"step {position} is {word[:40]!r}: no such step in {graph.name}")
         if verb == "free":
             if index not in alive:
                 raise CheckError(f"step {position} frees tensor {index}, which is not in memory")

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import CheckError, InputError
+from .units import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from .graph import Graph
+
+SHOWN = 40  # characters of a step that cannot be read
 
 
 @dataclass(frozen=True)
@@ -72,15 +75,23 @@ class Schedule:
 
     @classmethod
     def from_text(cls, words: Iterable[str]) -> Schedule:
-        """Read `compute 12` and `free 3`, as plan files hold them."""
+        """Read `compute 12` and `free 3`, as plan files hold them.
+
+        Raises
+        ------
+        InputError
+            With the first step that is neither.
+        """
         steps: list[int] = []
         for position, word in enumerate(words):
-            verb, _, number = word.partition(" ")
-            if verb not in ("compute", "free") or not number.isdecimal():
+            verb, _, digits = word.partition(" ")
+            number = whole_number(digits)
+            if verb not in ("compute", "free") or number is None:
                 raise InputError(
-                    f"step {position} of the schedule is {word!r}: expected `compute N` or `free N`"
+                    f"step {position} of the schedule is {word[:SHOWN]!r}: expected `compute N` or "
+                    "`free N`"
                 )
-            steps.append(int(number) if verb == "compute" else -int(number) - 1)
+            steps.append(number if verb == "compute" else -number - 1)
         return cls(tuple(steps))
 
     def to_text(self) -> tuple[str, ...]:

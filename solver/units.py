@@ -14,6 +14,7 @@ _FACTORS = {
 }  # fmt: skip
 MOST_BUDGETS = 1000  # in one range
 MOST_BYTES = 2.0**62  # more than any memory
+MOST_DIGITS = 18  # of a whole number: what fits 63 bits
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*|%)\s*$")
 
 
@@ -55,6 +56,13 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
             f"budget {text!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, kB, MB, GB or %"
         )
     return _whole(text, value * _FACTORS[unit])
+
+
+def whole_number(text: str) -> int | None:
+    """The number that digits 0 to 9 write; None for anything else and for absurdly long ones."""
+    if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS:
+        return int(text)
+    return None
 
 
 def _whole(text: str | float, amount: float) -> int:

@@ -53,7 +53,7 @@ def checkpoint(
     from ..report.scale import Scale
     from ..solver.checkpoint import checkpoint as run_checkpoint
     from ..solver.files import read_graph, write_plan
-    from ..solver.units import parse_budget
+    from ..solver.units import parse_budget, whole_number
 
     terminal = Terminal(json, quiet)
     writable(output, inputs=[graph])
@@ -73,7 +73,7 @@ def checkpoint(
             f"give exactly one of {', '.join(rules)}, not {', '.join(given) or 'none'}"
         )
     names = None if segments is None else [name.strip() for name in segments.split(",")]
-    number = int(segments) if segments is not None and segments.strip().isdecimal() else None
+    number = None if segments is None else whole_number(segments.strip())
     try:
         plan = run_checkpoint(
             step,

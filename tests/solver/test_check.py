@@ -66,6 +66,8 @@ BASE = ("compute 0", "compute 1", "compute 2", "free 1", "free 2")
         ((*BASE, "compute -1"), "no such step"),
         ((*BASE, "compute"), "no such step"),
         ((*BASE, ""), "no such step"),
+        ((*BASE, "compute \u0661"), "no such step"),
+        ((*BASE, "free " + "9" * 5000), "no such step"),
     ],
 )
 def test_impossible_steps_are_named(steps: tuple[str, ...], message: str) -> None:
