@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..solver.errors import a_type
 from .differences import modules_of
 from .fsdp import same_class
 from .outside import Place, places_of
@@ -105,7 +106,7 @@ class Behaviour:
         where = f"module {self.path}" if self.path else "the module"
         if self.kind is not None and not same_class(module, self.kind):
             return (
-                f"{where} is a {type(module).__name__} and was a {self.kind.__name__} when "
+                f"{where} is {a_type(type(module))} and was {a_type(self.kind)} when "
                 "captured: capture and solve again, or put the captured one back"
             )
         if self.kind is not None and getattr(self.kind, "forward", None) is not self.code:

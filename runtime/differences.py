@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
-from ..solver.errors import ReplayError
+from ..solver.errors import ReplayError, a_type
 from .ambient import ambient_differences
 from .flatten import children, describe_structure, leaf_names
 from .fsdp import PLAIN
@@ -254,7 +254,7 @@ def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterat
             continue
         if type(tensor) not in PLAIN:
             yield Difference(
-                f"{kind} {spec.fqn} is a {type(tensor).__name__} now (tensor parallelism, or a "
+                f"{kind} {spec.fqn} is {a_type(type(tensor))} now (tensor parallelism, or a "
                 "sharding other than fully_shard)",
                 "a replayed step computes on plain tensors only",
                 True,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..solver.errors import ReplayError
+from ..solver.errors import ReplayError, a_type
 from .code import Sharding
 from .ranks import agree_on_plan
 from .run import quiet
@@ -249,7 +249,7 @@ def _compare(spec: InputSpec, tensor: Any, meta: ValueMeta) -> None:
     """Refuse a gathered parameter that is not the captured one."""
     if type(tensor) not in PLAIN:
         raise ReplayError(
-            f"parameter {spec.fqn} is a {type(tensor).__name__} when gathered (tensor parallelism, "
+            f"parameter {spec.fqn} is {a_type(type(tensor))} when gathered (tensor parallelism, "
             "or a sharding of its own): a replayed step computes on plain tensors only"
         )
     found = (tuple(tensor.shape), tensor.dtype, tensor.device, tensor.stride())

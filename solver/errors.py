@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+# By sound: an int, an LSTM, an Upsample, but a UNet and a UserDict.
+_AN = re.compile(r"[AEIOaeio]|[Uu](p|n[^ei])|[FLMNRSX][A-Z]")
+
+
+def a_type(kind: type) -> str:
+    """The name of a type with its article: `an int`, `a Tensor`."""
+    return f"{'an' if _AN.match(kind.__name__) else 'a'} {kind.__name__}"
+
 
 class LowtideError(Exception):
     """Base of every error that lowtide raises on purpose; `exit_code` is the command line's."""

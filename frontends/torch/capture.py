@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...runtime.behaviour import behaviours_of
-from ...solver.errors import CaptureError, InputError
+from ...solver.errors import CaptureError, InputError, a_type
 from . import export
 from .captured import BatchStyle, Captured
 from .dry_run import dry_run
@@ -120,7 +120,7 @@ def capture_call(
     """`capture` for the call `model(*args, **kwargs)`; `style` says what a loss gets as batch."""
     export.check_version()
     if not isinstance(model, nn.Module):
-        raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+        raise InputError(f"the model is {a_type(type(model))}, not a torch.nn.Module")
     if times not in ("roofline", "measured", "none"):
         raise InputError(f"times={times!r}: choose roofline, measured or none")
     if torch.is_inference_mode_enabled():
@@ -236,7 +236,7 @@ def split_batch(batch: Any) -> tuple[BatchStyle, tuple[Any, ...], dict[str, Any]
     if isinstance(batch, (tuple, list)):
         return "tuple", tuple(batch), {}
     raise InputError(
-        f"the batch is a {type(batch).__name__}: give a tuple of arguments, a dict of keywords, "
+        f"the batch is {a_type(type(batch))}: give a tuple of arguments, a dict of keywords, "
         "or one tensor"
     )
 
@@ -244,7 +244,7 @@ def split_batch(batch: Any) -> tuple[BatchStyle, tuple[Any, ...], dict[str, Any]
 def loss_takes_batch(loss_fn: Callable[..., Any]) -> bool:
     """Whether a loss wants `(out, batch)`: by the number of its required positional parameters."""
     if not callable(loss_fn):
-        raise InputError(f"the loss is a {type(loss_fn).__name__}, which cannot be called")
+        raise InputError(f"the loss is {a_type(type(loss_fn))}, which cannot be called")
     target = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
     try:
         parameters = inspect.signature(target).parameters.values()

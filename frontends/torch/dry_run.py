@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...solver.errors import CaptureError
+from ...solver.errors import CaptureError, a_type
 from . import export
 from .communication import no_collectives
 from .output import flatten_output, holds_tensors
@@ -97,7 +97,7 @@ def plan_outputs(leaves: list[Any], sources: Sequence[Source], versions: Sequenc
                 )
             if not isinstance(leaf, torch.Tensor) and holds_tensors(leaf):
                 raise CaptureError(
-                    f"output {index} is a {type(leaf).__name__} with tensors inside, which cannot "
+                    f"output {index} is {a_type(type(leaf))} with tensors inside, which cannot "
                     "be taken apart; return its tensors, or switch it off (use_cache=False)"
                 )
             plan.leaves.append(Leaf(literal=leaf))

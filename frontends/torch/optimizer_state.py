@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from ...solver.errors import InputError
+from ...solver.errors import InputError, a_type
 from .assemble import allocated
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _optimizers(
     if isinstance(optimizer, (list, tuple)):
         for one in optimizer:
             if not isinstance(one, torch.optim.Optimizer):
-                raise InputError(f"optimizers holds a {type(one).__name__}, not an optimizer")
+                raise InputError(f"optimizers holds {a_type(type(one))}, not an optimizer")
         return list(optimizer)
     if isinstance(optimizer, str):
         name = optimizer.strip().lower()
@@ -100,7 +100,7 @@ def _optimizers(
             )
         optimizer = NAMED[name]
     if not callable(optimizer):
-        raise InputError(f"optimizer is a {type(optimizer).__name__}: give an optimizer or a name")
+        raise InputError(f"optimizer is {a_type(type(optimizer))}: give an optimizer or a name")
     if not parameters:
         return []
     _refuse(optimizer)
@@ -112,7 +112,7 @@ def _optimizers(
             f"{_name(optimizer)} cannot be made of parameters alone: {error}"
         ) from None
     if not isinstance(made, torch.optim.Optimizer):
-        raise InputError(f"{_name(optimizer)} makes a {type(made).__name__}, not an optimizer")
+        raise InputError(f"{_name(optimizer)} makes {a_type(type(made))}, not an optimizer")
     # The same with the parameters themselves, so that one way of counting serves all.
     real = dict(zip(map(id, _parameters(made)), parameters, strict=True))
     for group in made.param_groups:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...solver.errors import CaptureError
+from ...solver.errors import CaptureError, a_type
 from . import export
 from .output import holds_tensors
 
@@ -76,7 +76,7 @@ def input_sources(
             sources.append(Source("input", leaf, fake, position=position))
         elif holds_tensors(leaf):
             raise CaptureError(
-                f"the batch holds a {type(leaf).__name__} with tensors inside; pass the tensors "
+                f"the batch holds {a_type(type(leaf))} with tensors inside; pass the tensors "
                 "themselves, or register the class with torch.utils._pytree"
             )
     return sources
@@ -107,7 +107,7 @@ def make_fake(
         raise CaptureError(f"{what} is quantized, nested or lazily conjugated: not supported")
     if not (export.is_plain(tensor) or export.is_fake(tensor)):
         raise CaptureError(
-            f"{what} is a {type(tensor).__name__}, not a plain tensor; capture the model before "
+            f"{what} is {a_type(type(tensor))}, not a plain tensor; capture the model before "
             "it is sharded or quantized"
         )
     where = tensor.device

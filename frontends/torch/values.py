@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ...solver.errors import CaptureError
+from ...solver.errors import CaptureError, a_type
 from . import export
 from .communication import refuse_collective
 from .program import Call, ValueMeta, ValueRef, refs_in
@@ -244,7 +244,7 @@ def _call(
             return ValueRef(index)
         if isinstance(found, (bool, int, float, str)) or found is None:
             return found
-        raise CaptureError(f"{where}: {target} takes a {type(found).__name__}, which has no value")
+        raise CaptureError(f"{where}: {target} takes {a_type(type(found))}, which has no value")
 
     args = _plain(fx.map_arg(node_args, literal))
     kwargs = {key: _plain(item) for key, item in fx.map_arg(node.kwargs, literal).items()}

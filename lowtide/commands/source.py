@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..solver.errors import InputError
+from ..solver.errors import InputError, a_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +187,7 @@ def _find(module: ModuleType, where: str, name: str) -> Callable[..., Any]:
         if value is None:
             raise InputError(f"no function {name!r} in {where}: {_suggest(module, name)}")
     if not callable(value):
-        raise InputError(f"{name} in {where} is a {type(value).__name__}, not a function")
+        raise InputError(f"{name} in {where} is {a_type(type(value))}, not a function")
     try:
         inspect.signature(value).bind()
     except TypeError as error:
@@ -251,12 +251,12 @@ def _unpack(value: Any, what: str) -> Step:
 
     if not isinstance(value, (tuple, list)) or len(value) not in (2, 3):
         size = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
-        raise InputError(f"{what} returned a {type(value).__name__}{size}: {SHAPE}")
+        raise InputError(f"{what} returned {a_type(type(value))}{size}: {SHAPE}")
     model, batch = value[0], value[1]
     loss_fn = value[2] if len(value) == 3 else None
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"{what} returned a {type(model).__name__} as the model, which must be a "
+            f"{what} returned {a_type(type(model))} as the model, which must be a "
             f"torch.nn.Module: {SHAPE}"
         )
     if isinstance(batch, list):
@@ -266,11 +266,11 @@ def _unpack(value: Any, what: str) -> Step:
         batch = dict(batch)
     if not isinstance(batch, (tuple, dict, Tensor)):
         raise InputError(
-            f"{what} returned a {type(batch).__name__} as the batch, which must be a tuple of "
+            f"{what} returned {a_type(type(batch))} as the batch, which must be a tuple of "
             "arguments, a dict of keyword arguments or one tensor"
         )
     if loss_fn is not None and not callable(loss_fn):
         raise InputError(
-            f"{what} returned a {type(loss_fn).__name__} as loss_fn, which must be a function"
+            f"{what} returned {a_type(type(loss_fn))} as loss_fn, which must be a function"
         )
     return Step(model, batch, loss_fn)

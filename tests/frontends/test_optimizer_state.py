@@ -152,8 +152,8 @@ def test_what_cannot_be_foretold_is_refused_by_name() -> None:
         (torch.optim.SparseAdam, "SparseAdam needs sparse gradients"),
         (torch.optim.AdamW(other.parameters()), "no parameter of this model"),
         (_Odd(model.parameters()), "what _Odd keeps cannot be foretold .no step"),
-        (3, "optimizer is a int"),
-        ([3], "holds a int"),
+        (3, "optimizer is an int"),
+        ([3], "holds an int"),
         (lambda parameters: parameters, "makes a list"),
         (lambda: None, "cannot be made of parameters alone"),
     ]

@@ -284,7 +284,7 @@ def test_batch_and_loss_of_wrong_kinds() -> None:
         capture(model, "x", times="none")
     with pytest.raises(InputError, match="the loss takes 3 arguments"):
         capture(model, (rows(),), lambda a, b, c: a, times="none")
-    with pytest.raises(InputError, match="the loss is a int"):
+    with pytest.raises(InputError, match="the loss is an int"):
         capture(model, (rows(),), 3, times="none")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="the model is a function"):
         capture(rows, (rows(),), times="none")  # type: ignore[arg-type]
