@@ -115,6 +115,10 @@ def _by_segments(
     if callable(segments):
         return segmented(graph, segments)
     names = [segments] if isinstance(segments, str) else list(segments)
+    if not names or not all(name.strip() for name in names):
+        raise InputError(
+            f"no segment is named in {segments!r}: give a number, or module names without blank ones"
+        )
     modules = {op.module for op in graph.ops[: both_phases(graph).boundary]}
     for name in names:
         if not any(m == name or m.startswith(f"{name}.") for m in modules):

@@ -50,6 +50,8 @@ def test_refusals_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for rule, code, word in (
         ([], 2, "exactly one of --segments"),
         (["--segments", "elsewhere"], 2, "no forward op"),
+        (["--segments", ""], 2, "no segment is named"),
+        (["--segments", " , "], 2, "no segment is named"),
         (["--segments", "9" * 5000], 2, "no forward op"),
         (["--border-bytes", "20%"], 2, "not an amount"),
         (["--segments", "4", "--budget", "1%"], 3, "infeasible"),

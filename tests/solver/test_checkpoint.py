@@ -138,6 +138,9 @@ def test_refusals() -> None:
         checkpoint(CHAIN, segments=2, depth=1)
     with pytest.raises(InputError, match="module 'nowhere'"):
         checkpoint(TRANSFORMER, segments=["nowhere"])
+    for nothing in ([], [""], "", ["layers.0", " "]):
+        with pytest.raises(InputError, match="no segment is named"):
+            checkpoint(TRANSFORMER, segments=nothing)
     with pytest.raises(InputError, match="mirror counts 'dear'"):
         checkpoint(CHAIN, mirror="dear")
     with pytest.raises(InputError, match="between 1 and"):
