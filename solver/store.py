@@ -1,8 +1,8 @@
 """Finished rows of comparisons and sweeps in a folder, so that interrupted ones go on.
 
 One file a row, written whole or not at all. Its name has a hash of everything that the row depends
-on: the graph with its times and sizes, method, budget, limits, versions. A file that cannot be read
-is as good as none.
+on: the graph with its times and sizes, method, budget, limits, versions. A file that cannot be
+read, or whose plan is not that of its row, is as good as none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .check import check
-from .comparison import Row
+from .comparison import INFEASIBLE, NO_PLAN, NOT_APPLICABLE, Row
 from .errors import CheckError, InputError
 from .files import write_atomic
 from .plan import Stop
@@ -67,7 +67,7 @@ class Store:
                 check(self.graph, row.plan)
         except (OSError, msgspec.DecodeError, CheckError, ValueError):
             return None
-        if (row.method, row.budget_bytes) != (method, budget_bytes):
+        if (row.method, row.budget_bytes) != (method, budget_bytes) or not _agrees(row):
             return None
         return replace(row, budget=budget)
 
@@ -78,3 +78,11 @@ class Store:
 
     def _path(self, method: str, budget_bytes: int) -> Path:
         return self.folder / f"{method}-{budget_bytes}-{self._key[:16]}.row.json"
+
+
+def _agrees(row: Row) -> bool:
+    """Whether a row says the same as its plan; one that was edited by hand may not."""
+    plan = row.plan
+    if plan is None:
+        return row.status in (INFEASIBLE, NO_PLAN, NOT_APPLICABLE)
+    return (plan.budget_bytes, plan.status.value) == (row.budget_bytes, row.status)

@@ -99,6 +99,28 @@ def test_sweeps_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.rows[0].plan is None
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("budget_bytes", 2**40), ("status", "feasible"), ("peak_bytes", 1)]
+)
+def test_rows_whose_plan_is_another_count_as_new(
+    tmp_path: Path, field: str, value: int | str
+) -> None:
+    """Edited by hand: the sweep solves again, and the curve is the one it was."""
+    store = Store(tmp_path, GRAPH, seed=0)
+    (first,) = sweep(GRAPH, ["60%"], time_limit=5.0, moves=2000, gap=0.5, store=store).rows
+    assert store.get("auto", "60%", first.budget_bytes) == first
+    (file,) = tmp_path.glob("*.row.json")
+    row = msgspec.json.decode(file.read_bytes())
+    assert row["plan"][field] != value
+    row["plan"][field] = value
+    file.write_bytes(msgspec.json.encode(row))
+    assert store.get("auto", "60%", first.budget_bytes) is None
+    (again,) = sweep(GRAPH, ["60%"], time_limit=5.0, moves=2000, gap=0.5, store=store).rows
+    assert again.plan is not None
+    assert again.plan.budget_bytes == first.budget_bytes
+    assert store.get("auto", "60%", first.budget_bytes) == again
+
+
 def test_a_dask_cluster_gives_the_same_rows(tmp_path: Path) -> None:
     """Through a scheduler on this machine, by its address."""
     distributed = pytest.importorskip("distributed")
