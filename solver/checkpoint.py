@@ -117,7 +117,7 @@ def _by_segments(
     names = [segments] if isinstance(segments, str) else list(segments)
     if not names or not all(name.strip() for name in names):
         raise InputError(
-            f"no segment is named in {segments!r}: give a number, or module names without blank ones"
+            f"no segment is named in {segments!r}: give a number, or module names, none blank"
         )
     modules = {op.module for op in graph.ops[: both_phases(graph).boundary]}
     for name in names:
