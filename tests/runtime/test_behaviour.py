@@ -82,7 +82,7 @@ _CHANGES: dict[str, tuple[Callable[[nn.Module], object], str]] = {
     ),
     "method": (_other_forward, "another forward"),
     "function": (_function_forward, "another forward"),
-    "class": (_other_class, r"is a Other and was a \w+"),
+    "class": (_other_class, r"is an Other and was a \w+"),
     "child": (lambda m: m.add_module("more", nn.Tanh()), r"has \d children and had \d"),
 }
 

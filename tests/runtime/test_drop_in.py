@@ -317,7 +317,7 @@ REFUSED_AT_THE_CALL: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "another class": (
         lambda module: setattr(module, "__class__", Other),
-        "the module is a Other and was a Net",
+        "the module is an Other and was a Net",
     ),
     "number": (lambda module: setattr(module, "factor", 3.0), "factor is 3.0 and was 2.0"),
 }
