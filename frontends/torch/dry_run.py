@@ -29,7 +29,8 @@ def dry_run(step: Step, mode: Any) -> None:
     Raises
     ------
     CaptureError
-        If the step needs values, or nothing that it returns can be differentiated.
+        If the step needs values, nothing that it returns can be differentiated, or the loss that
+        was given returns no scalar.
     """
 
     def adopt(tensor: torch.Tensor) -> torch.Tensor:
@@ -61,6 +62,8 @@ def dry_run(step: Step, mode: Any) -> None:
                 "outside the step"
             )
     step.plan = plan_outputs(leaves, step.sources, versions)
+    if step.__dict__["root"].loss_fn is not None:
+        need_scalar_loss(leaves)
     step.plan.spec = spec
     renew(step.sources, mode)
 
@@ -127,6 +130,21 @@ def plan_outputs(leaves: list[Any], sources: Sequence[Source], versions: Sequenc
         entry.result = known[id(leaf)] = len(plan.returned)
         plan.returned.append(index)
     return plan
+
+
+def need_scalar_loss(leaves: Sequence[Any]) -> None:
+    """Refuse what a loss function returns if backward can start at none of it without a gradient.
+
+    Several losses, or a loss among other results, are fine.
+    """
+    carrying = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    if any(t.numel() == 1 for t in carrying):
+        return
+    shapes = ", ".join(str(list(t.shape)) for t in carrying)
+    raise CaptureError(
+        f"loss_fn returns no scalar (what carries gradients has shape {shapes}): reduce it with "
+        "sum() or mean(), or give no loss_fn and call backward with a gradient"
+    )
 
 
 def holds_gradient(leaf: Any) -> bool:

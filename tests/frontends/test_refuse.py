@@ -292,6 +292,23 @@ def test_batch_and_loss_of_wrong_kinds() -> None:
         capture(model, (rows(),), times="guess")  # type: ignore[arg-type]
 
 
+def test_loss_must_hold_a_scalar() -> None:
+    """A loss for each sample is refused; several losses, or one among other results, are taken."""
+    model = nn.Linear(4, 4)
+    with pytest.raises(CaptureError, match=r"no scalar .*shape \[3\]\): reduce it with sum\(\)"):
+        capture(model, rows(), lambda out: out.sum(1), times="none")
+    with pytest.raises(CaptureError, match=r"shape \[3\], \[3, 4\]"):
+        capture(model, rows(), lambda out: {"loss": out.sum(1), "out": out}, times="none")
+    losses: tuple[Any, ...] = (
+        lambda out: out.sum().view(1),
+        lambda out: (out.sum(), out.square().sum()),
+        lambda out: {"out": out, "loss": out.sum()},
+    )
+    for loss in losses:
+        assert capture(model, rows(), loss, times="none").graph.ops
+    assert capture(model, rows(), times="none").graph.ops  # the model itself may return anything
+
+
 def test_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A PyTorch outside the tried range is refused before anything private is touched."""
     monkeypatch.setattr(torch, "__version__", "2.10.1+cpu")
