@@ -31,6 +31,22 @@ class Item:
         return f"step {self.step}: {words}: {self.difference or 'equal'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Peaks and times of one of the `steps`, which are of so many `kinds` of call.
+
+    Bytes are -1 and seconds nan if nothing was measured.
+    """
+
+    step: int = 0
+    steps: int = 1
+    kinds: int = 1
+    plain_peak_bytes: int = -1
+    replay_peak_bytes: int = -1
+    plain_seconds: float = math.nan
+    replay_seconds: float = math.nan
+
+
 @dataclass(frozen=True)
 class Verification:
     """Outcome of `verify`; `str()` of it is a report.
@@ -43,8 +59,8 @@ class Verification:
         Measured peak of one step (forward and backward), beyond what was allocated before; -1 if
         not measured. On gradients of an earlier step if the plan is for that.
     predicted_peak_bytes
-        The same as the plan of the last batch predicts it: peak minus resident bytes; -1 if that
-        batch has no plan and runs plain.
+        The same as the plan of that batch predicts it: peak minus resident bytes; -1 if it has no
+        plan and runs plain.
     plain_seconds, replay_seconds
         Median time of a step; nan if not measured.
     resident_bytes
@@ -53,6 +69,9 @@ class Verification:
         That plan's budget, resident bytes included; -1 without a plan.
     predicted_overhead
         Extra time over the step, as that plan predicts it: 0.2 is 20%; nan without a plan.
+    step, steps, kinds
+        Which batch, counted from 0, these are of: the one with the largest plain peak, or the first
+        if nothing was measured; how many batches there were, and kinds of calls among them.
     """
 
     items: tuple[Item, ...]
@@ -64,6 +83,9 @@ class Verification:
     resident_bytes: int = 0
     budget_bytes: int = -1
     predicted_overhead: float = math.nan
+    step: int = 0
+    steps: int = 1
+    kinds: int = 1
 
     @property
     def ok(self) -> bool:
@@ -117,6 +139,9 @@ class Verification:
                 for i in self.items
                 if not i.equal
             ],
+            "step": self.step,
+            "steps": self.steps,
+            "kinds": self.kinds,
             "resident_bytes": self.resident_bytes,
             "budget_bytes": None if self.budget_bytes < 0 else self.budget_bytes,
             "predicted_peak_bytes": self._whole(self.predicted_peak_bytes),
@@ -149,15 +174,19 @@ class Verification:
             ("step, plain", format_seconds(self.plain_seconds * 1e9), ""),
             ("step, replayed", format_seconds(self.replay_seconds * 1e9), self._extra()),
         ]
+        which = [("measured", f"batch {self.step + 1} of {self.steps}", self._choice())]
         facts = [
             (name, "no plan" if b is None else f"{format_bytes(b)} ({b:,} B)", note)
             for name, b, note in memory
         ]
-        return "\n".join([*lines, *_aligned([*facts, *time])])
+        return "\n".join([*lines, *_aligned([*which, *facts, *time])])
 
     def _whole(self, beyond: int) -> int | None:
         """Bytes with the resident ones; None for what is unknown."""
         return None if beyond < 0 else self.resident_bytes + beyond
+
+    def _choice(self) -> str:
+        return f"largest plain peak of {self.kinds} kinds of call" if self.kinds > 1 else ""
 
     def _deviation(self) -> str:
         if self.predicted_peak_bytes < 0:
@@ -175,13 +204,8 @@ class Verification:
         return words
 
 
-def verification(
-    items: list[Item],
-    peaks: tuple[int, int],
-    seconds: tuple[float, float],
-    planned: Planned | None,
-) -> Verification:
-    """Put together: peaks and seconds are those of the plain step and the replayed one."""
+def verification(items: list[Item], measured: Measured, planned: Planned | None) -> Verification:
+    """Put together: `planned` is what the measured step runs by."""
     known: dict[str, Any] = {}
     predicted = -1
     if planned is not None:
@@ -192,7 +216,18 @@ def verification(
             "budget_bytes": planned.plan.budget_bytes,
             "predicted_overhead": planned.plan.overhead,
         }
-    return Verification(tuple(items), *peaks, predicted, *seconds, **known)
+    return Verification(
+        tuple(items),
+        measured.plain_peak_bytes,
+        measured.replay_peak_bytes,
+        predicted,
+        measured.plain_seconds,
+        measured.replay_seconds,
+        step=measured.step,
+        steps=measured.steps,
+        kinds=measured.kinds,
+        **known,
+    )
 
 
 def _number(value: float) -> float | None:

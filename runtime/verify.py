@@ -18,11 +18,11 @@ from ..frontends.torch.capture import split_batch
 from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError
 from .differences import same_strides
-from .meter import measure_peak, measure_step_time, medians
 from .rng import random_states, set_random_states
 from .verification import Item as Item
+from .verification import Measured, verification
 from .verification import Verification as Verification
-from .verification import verification
+from .verify_measure import copy_batch, measure_largest, one_of_each_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,8 @@ def verify(
         Takes the scalar loss from what the module returns; by default the output itself, its
         `loss`, or its first element.
     measure
-        Also measure the peak and the time of a step of both.
+        Also measure the peak and the time of a step of both, with the batch whose plain step has
+        the largest peak.
     repeats
         Timed steps of each.
 
@@ -77,27 +78,27 @@ def verify(
     start = random_states()
     pick = loss_of if loss_of is not None else _loss
     try:
-        plain_run = _Trainee.plain(model, module)
+        plain_run = Trainee.plain(model, module)
         plain = [plain_run.train(batches, optimizer, learning_rate, pick)]
         end_plain = random_states()
         set_random_states(start)
-        replay_run = _Trainee.replayed(module)
+        replay_run = Trainee.replayed(module)
         replayed = [replay_run.train(batches, optimizer, learning_rate, pick)]
         end_replayed = random_states()
         items = _compare(plain[0], replayed[0])
         for index, (a, b) in enumerate(zip(end_plain, end_replayed, strict=True)):
             items.append(Item(len(batches) - 1, "random state", str(index), _difference(a, b)))
-        peaks, seconds = (-1, -1), (float("nan"), float("nan"))
+        measured = Measured(steps=len(batches), kinds=len(one_of_each_kind(batches)))
         if measure:
             kept = is_accumulating(module.captured.graph)
-            peaks, seconds = _measure(plain_run, replay_run, batches[-1], pick, repeats, kept)
+            measured = measure_largest(plain_run, replay_run, batches, pick, repeats, kept)
     finally:
         set_random_states(start)
-    found = replay_run.model.planned_for(batches[-1])  # type: ignore[operator]
-    return verification(items, peaks, seconds, found)
+    found = replay_run.model.planned_for(batches[measured.step])  # type: ignore[operator]
+    return verification(items, measured, found)
 
 
-class _Trainee:
+class Trainee:
     """A copy of the model, with a way to call it."""
 
     def __init__(
@@ -107,7 +108,8 @@ class _Trainee:
         self.loss_module = loss_fn if isinstance(loss_fn, nn.Module) else None
 
     @classmethod
-    def plain(cls, model: nn.Module, module: ReplayModule) -> _Trainee:
+    def plain(cls, model: nn.Module, module: ReplayModule) -> Trainee:
+        """A copy of the plain model, and of a loss that is a module."""
         memo: dict[int, Any] = {}
         twin = copy.deepcopy(model, memo)
         loss_fn = module.captured.loss_fn
@@ -117,20 +119,24 @@ class _Trainee:
         return cls(twin, loss_fn, lambda a, k: captured.call(a, k), captured.device)
 
     @classmethod
-    def replayed(cls, module: ReplayModule) -> _Trainee:
+    def replayed(cls, module: ReplayModule) -> Trainee:
+        """A copy of the module with its plans."""
         twin = copy.deepcopy(module)
         return cls(twin, twin.captured.loss_fn, lambda a, k: twin(*a, **k), twin.captured.device)
 
     def parameters(self) -> dict[str, nn.Parameter]:
+        """Those of the model, and of a loss that is a module as `loss_fn.NAME`."""
         found = dict(self.model.named_parameters())
         if self.loss_module is not None:
             found.update({f"loss_fn.{n}": p for n, p in self.loss_module.named_parameters()})
         return found
 
     def buffers(self) -> dict[str, torch.Tensor]:
+        """Those of the model."""
         return dict(self.model.named_buffers())
 
     def clear(self) -> None:
+        """Drop all gradients."""
         for parameter in self.parameters().values():
             parameter.grad = None
 
@@ -181,13 +187,6 @@ class _Trainee:
             records.append(record)
         self.clear()
         return records
-
-
-def copy_batch(batch: Any) -> Any:
-    """A batch with tensors of its own, leaves that require gradients where the given ones do."""
-    return pytree.tree_map_only(
-        torch.Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), batch
-    )
 
 
 def _optimizer(name: str | None, parameters: Any, learning_rate: float) -> Any:
@@ -255,53 +254,3 @@ def _difference(a: torch.Tensor | None, b: torch.Tensor | None) -> str:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _measure(
-    plain: _Trainee,
-    replayed: _Trainee,
-    batch: Any,
-    pick: Callable[[Any], torch.Tensor],
-    repeats: int,
-    kept: bool,
-) -> tuple[tuple[int, int], tuple[float, float]]:
-    """Peaks in bytes and median seconds of one step, plain and replayed.
-
-    `kept`: gradients of the step before stay, and are added to.
-    """
-    own = copy_batch(batch)
-
-    def step(trainee: _Trainee) -> Callable[[], Any]:
-        def run() -> Any:
-            return trainee.step(own, pick)[0]
-
-        return run
-
-    def cleared(trainee: _Trainee) -> Callable[[], Any]:
-        run = step(trainee)
-
-        def timed() -> Any:
-            trainee.clear()
-            return run()
-
-        return timed
-
-    peaks = []
-    for trainee in (plain, replayed):
-        cleared(trainee)()
-        if not kept:
-            trainee.clear()
-        _clear_inputs(own)
-        peaks.append(measure_peak(step(trainee), trainee.device).peak_bytes)
-        trainee.clear()
-        _clear_inputs(own)
-    timed = step if kept else cleared
-    fns = {"plain": timed(plain), "replayed": timed(replayed)}
-    middle = medians(measure_step_time(fns, repeats, device=plain.device))
-    return (peaks[0], peaks[1]), (middle["plain"], middle["replayed"])
-
-
-def _clear_inputs(batch: Any) -> None:
-    for leaf in pytree.tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor) and leaf.is_leaf:
-            leaf.grad = None

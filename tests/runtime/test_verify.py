@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from typing import Any
 
 import pytest
 import torch
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.fit import fit
 from lowtide.runtime.replay import replay
 from lowtide.runtime.verify import Verification, _loss, verify
 from lowtide.solver.errors import InputError, ReplayError
@@ -54,6 +56,28 @@ def test_measurements() -> None:
     assert found.plain_peak_bytes > 0
     assert abs(found.replay_peak_bytes - found.predicted_peak_bytes) < found.replay_peak_bytes / 4
     assert _verify(case, module).replay_peak_bytes == -1
+
+
+@pytest.mark.parametrize("sizes", [(8, 32, 32, 3), (3, 8, 32)])
+def test_measured_is_the_batch_that_takes_the_most(sizes: tuple[int, ...]) -> None:
+    """Of several kinds of call the one with the largest plain peak is shown, and it is said."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16))
+    batches = [(torch.randn(size, 16),) for size in sizes]
+    module = fit(
+        model, batches[0], memory_budget="1MiB", times="roofline",
+        loss_fn=lambda out: out.square().mean(), shapes=batches[1:],
+    )  # fmt: skip
+    found = verify(model, module, batches, repeats=1)
+    alone = verify(model, module, [batches[sizes.index(32)]], repeats=1)
+    assert found.ok
+    assert (found.step, found.steps, found.kinds) == (sizes.index(32), len(sizes), 3)
+    assert found.plain_peak_bytes == alone.plain_peak_bytes
+    assert found.replay_peak_bytes == alone.replay_peak_bytes
+    assert found.predicted_peak_bytes == alone.predicted_peak_bytes
+    words = rf"measured +batch {found.step + 1} of {len(sizes)} +largest plain peak of 3 kinds"
+    assert re.search(words, str(found))
+    assert re.search(r"measured +batch 1 of 1\n", str(alone))
+    assert found.document()["step"] == found.step
 
 
 @pytest.mark.parametrize(
