@@ -63,6 +63,8 @@ class StepCode:
         Places in `saved` of values whose memory backward may use for something else.
     saved_outputs
         Pairs (place in `saved`, place in the outputs) of output values that backward reads.
+    without
+        Gives `backward` for places of tangents that do not arrive: None is passed for these.
     done
         For each stage: sharded units whose parameters and gradients are done with after it.
     watched_outputs, watched_inputs
@@ -84,4 +86,5 @@ class StepCode:
     saved_outputs: tuple[tuple[int, int], ...]
     watched_outputs: tuple[int, ...]
     watched_inputs: tuple[int, ...]
+    without: Callable[[frozenset[int]], Callable[..., Any]]
     done: tuple[tuple[int, ...], ...] = ()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..solver.errors import ReplayError
+from .absent import Missing
 from .code import StepCode
 from .emitter import Emitter
 from .gradients import made_early, plan_departures, tangents_behind
@@ -22,7 +23,8 @@ from .order import Order
 from .source import build_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from ..frontends.torch.program import Program
     from ..solver.schedule import Schedule
@@ -38,6 +40,7 @@ def generate(
     stages: int | None = None,
     arena: Arena | None = None,
     sharding: Sharding | None = None,
+    absent: frozenset[int] = frozenset(),
 ) -> StepCode:
     """Code that runs `schedule`.
 
@@ -53,6 +56,9 @@ def generate(
         Where to put what has a fixed place; None allocates everything when it is made.
     sharding
         Units whose parameters are there only between two stops of the code.
+    absent
+        Places of tangents that do not arrive: backward then does without what hangs on them, as
+        plain PyTorch's does; forward, and what it hands over, are the same.
 
     Raises
     ------
@@ -80,7 +86,7 @@ def generate(
             )
         emitter.ensure(value)
     forward = emitter.lines
-    emitter.start_backward()
+    emitter.start_backward(_missing(program, order, emitter, arena, absent))
     departures = plan_departures(program, order, emitter, stages, sharding)
     staged = sharding is not None or len(departures.ends) > 1
     stage_gradients, ends, done = _write_backward(
@@ -129,8 +135,52 @@ def generate(
         watched_inputs=tuple(
             i for i, spec in enumerate(inputs) if emitter.key(spec.value) in read_later - written
         ),
+        without=_Variants(program, schedule, stages, arena, sharding, tuple(emitter.carried)),
         done=done,
     )
+
+
+def _missing(
+    program: Program, order: Order, emitter: Emitter, arena: Arena | None, absent: frozenset[int]
+) -> Missing | None:
+    """What backward does without; None if all tangents arrive."""
+    if not absent:
+        return None
+    taken = {step.overwrites for step in order.backward if step.overwrites >= 0}
+    taken |= {emitter.key(spec.value) for spec in program.gradients if spec.value is not None}
+    if arena is not None:
+        taken |= arena.tensors
+    return Missing(program, absent, frozenset(taken))
+
+
+class _Variants:
+    """Backwards that do without some tangents, generated when they are first needed."""
+
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        stages: int | None,
+        arena: Arena | None,
+        sharding: Sharding | None,
+        carried: tuple[int, ...],
+    ) -> None:
+        self._program, self._schedule, self._stages = program, schedule, stages
+        self._arena, self._sharding, self._carried = arena, sharding, carried
+        self._known: dict[frozenset[int], Callable[..., Any]] = {}
+
+    def __call__(self, absent: frozenset[int]) -> Callable[..., Any]:
+        found = self._known.get(absent)
+        if found is None:
+            code = generate(
+                self._program, self._schedule, stages=self._stages, arena=self._arena,
+                sharding=self._sharding, absent=absent,
+            )  # fmt: skip
+            variants = code.without
+            assert isinstance(variants, _Variants)
+            assert variants._carried == self._carried  # what forward hands over fits both
+            found = self._known[absent] = code.backward
+        return found
 
 
 def _written(program: Program) -> set[int]:
@@ -194,7 +244,7 @@ def _write_backward(
             assert value is not None
             emitter.ensure(value)
             made = emitter.name(value)
-            if g in departures.cloned:
+            if g in departures.cloned and not emitter.dead(value):
                 made = f"{emitter.clone}({made})"
             emitter.line(f"push({made})" if staged else f"g{g} = {made}")
             if g not in departures.cloned:

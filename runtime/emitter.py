@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..frontends.torch.program import Call, Program
+    from .absent import Missing
     from .arena import Arena
     from .order import Step
 
@@ -64,6 +65,7 @@ class Emitter:
         self._names: dict[int, list[int]] = {}
         self._live: set[int] = set()
         self._inherited: dict[int, list[int]] = {}
+        self._missing: Missing | None = None
         self.inputs = [spec.value for spec in program.inputs if spec.kind != "tangent"]
         self.tangents = [spec.value for spec in program.inputs if spec.kind == "tangent"]
         for value in self.inputs:
@@ -112,6 +114,9 @@ class Emitter:
             if current in self._inherited.get(self.key(current), ()):
                 self._carry(current)
                 continue
+            if self.dead(current):
+                self._bind_nothing([current])
+                continue
             call = self.program.views.get(current)
             if call is None:
                 raise ReplayError(f"the plan reads {self.describe(current)} before it is computed")
@@ -146,12 +151,23 @@ class Emitter:
             if key >= 0 and key not in given and not tensors[key].output and key not in self._names:
                 self._carry(names[0])
 
-    def start_backward(self) -> None:
-        """Forward is written: begin with no names but the tangents."""
+    def start_backward(self, missing: Missing | None = None) -> None:
+        """Forward is written: begin with no names but the tangents, and without `missing` ones."""
+        self._missing = missing
         self._inherited = {key: list(names) for key, names in self._names.items()}
         self._bound, self._names, self.lines = set(), {}, []
         self.overwritten.clear()
         for value in self.tangents:
+            self._bind(value)
+
+    def dead(self, value: int) -> bool:
+        """Whether a value hangs on tangents that do not arrive, and on no other."""
+        return self._missing is not None and self._missing.dead(value)
+
+    def _bind_nothing(self, values: Iterable[int]) -> None:
+        """None stands for values that are not there."""
+        for value in values:
+            self.line(f"v{value} = None")
             self._bind(value)
 
     def describe(self, value: int) -> str:
@@ -186,6 +202,18 @@ class Emitter:
         for value in reads:
             self.ensure(value)
         held = frozenset(key for key in map(self.key, op.writes) if key in self._live and key >= 0)
+        if self._missing is not None and call is not None and any(map(self.dead, reads)):
+            made = [value for value in op.writes if self.key(value) not in held]
+            if all(map(self.dead, op.writes)):
+                self._bind_nothing(value for value in made if value not in self._bound)
+                return
+            passing = self._missing.passing(call)
+            if passing is not None and made:
+                name = self.name(passing)
+                alone = {self.key(passing), self.key(made[0])}.isdisjoint(self._missing.taken)
+                self.line(f"v{made[0]} = {name if alone else f'{self.clone}({name})'}")
+                self._bind(made[0])
+                return
         note = f"  # {self.program.graph.ops[step.op].module}{' again' if step.again else ''}"
         note = "" if note.strip() == "#" else note.replace("#  ", "# ")
         if op.kind is Kind.CALL:
@@ -300,7 +328,12 @@ class Emitter:
         return write_argument(argument, self.namespace, self._value_name)
 
     def _value_name(self, argument: Any) -> str | None:
-        return self.name(argument.index) if isinstance(argument, ValueRef) else None
+        if not isinstance(argument, ValueRef):
+            return None
+        if self._missing is not None and self._missing.dead(argument.index):
+            zeros = self._missing.zeros(argument.index)
+            return f"{self.namespace.bind(zeros, 'zeros')}()"
+        return self.name(argument.index)
 
     def _store(
         self,

@@ -9,6 +9,8 @@ from ..frontends.torch.program import Kind
 from .stages import stage_count, stage_ends
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..frontends.torch.program import Program
     from .code import Sharding
     from .emitter import Emitter
@@ -158,6 +160,14 @@ def tangents_behind(program: Program) -> tuple[frozenset[int], ...]:
     A gradient none of whose tangents arrived is None, as in the plain run; zeros would make
     optimizers with momentum or weight decay move the parameter.
     """
+    of = behind_values(program)
+    return tuple(
+        frozenset() if spec.value is None else of(spec.value) for spec in program.gradients
+    )
+
+
+def behind_values(program: Program) -> Callable[[int], frozenset[int]]:
+    """Gives the places of the tangents that a value depends on."""
     tangents = [spec.value for spec in program.inputs if spec.kind == "tangent"]
     behind = {value: frozenset((place,)) for place, value in enumerate(tangents)}
 
@@ -172,6 +182,4 @@ def tangents_behind(program: Program) -> tuple[frozenset[int], ...]:
         if op.kind is not Kind.BACKWARD:
             found = frozenset[int]().union(*map(of, op.reads))
             behind.update(dict.fromkeys(op.writes, found))
-    return tuple(
-        frozenset() if spec.value is None else of(spec.value) for spec in program.gradients
-    )
+    return of

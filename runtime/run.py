@@ -88,8 +88,8 @@ class Run:
         Leaves in which it looks for these.
     casts
         The autocast context whose casts it shares with other calls; None if it shares none.
-    absent
-        Places of tangents that did not arrive in the running backward.
+    absent, backward
+        Places of tangents that did not arrive in the running backward, and its code.
     keeping
         Whether the running backward leaves the saved values for another one.
     """
@@ -107,6 +107,7 @@ class Run:
     keeping = False
     running: Generator[int | None, None, None] | None = None
     taken: list[torch.Tensor]
+    backward: Callable[..., Any]
 
     def __init__(
         self,
@@ -166,10 +167,11 @@ class Run:
             gradient = tangent.arrived(gradients)
             if gradient is None:
                 absent.append(place)
-                given.append(tangent.zeros())
+                given.append(None)
             else:
                 given.append(tangent.fitted(gradient))
         self.absent = frozenset(absent) if absent else _NONE
+        self.backward = self.code.without(self.absent) if absent else self.code.backward
         if self.alarm is not None and any(leaf.grad is not None for leaf in self.owners):
             self.alarm()
         return given
@@ -190,14 +192,14 @@ class Run:
     def whole(self, given: list[Any]) -> Sequence[torch.Tensor | None]:
         """A backward that does not stop: all gradients at once."""
         with quiet():
-            made = self.code.backward(*given)
+            made = self.backward(*given)
         return self._leaving(made, 0) if self.keeping or self.absent else made
 
     def begin(self, given: list[Any]) -> None:
         """Begin a backward that stops."""
         saved, *tangents = given
         self.taken = []
-        self.running = self.code.backward(saved, self.taken.append, *tangents)
+        self.running = self.backward(saved, self.taken.append, *tangents)
 
     def advance(self, stage: int) -> Sequence[torch.Tensor | None]:
         """Run the next stage; the gradients that are final after it.

@@ -81,6 +81,8 @@ class Shortcuts:
             # The transpose of a transpose is what it was: that takes no call at all.
             there = factor in bound or factor not in self._program.views
             return call if there else found
+        if any(made in same.values() for made in call.outputs):
+            return call  # another view goes by that name: then it is read
         return self.dropping_sum(call) or call
 
     def linear(self, call: Call) -> Call | None:
