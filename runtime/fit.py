@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..frontends.torch.capture import capture, with_times
+from ..solver.arguments import checked_arguments
 from ..solver.errors import InputError
 from ..solver.schedule import Schedule
 from ..solver.simulate import simulate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .shapes import OnNewShape
 
 
+@checked_arguments
 def fit(
     model: nn.Module,
     batch: Any,

@@ -11,6 +11,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..solver.arguments import checked_arguments
 from ..solver.errors import InputError
 from .fit import fit
 from .rng import random_states, set_random_states
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .module import ReplayModule
 
 
+@checked_arguments
 def fit_trainer(trainer: Any, *, memory_budget: str | int, **options: Any) -> ReplayModule:
     """Let a `transformers.Trainer` train under a memory budget.
 

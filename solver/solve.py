@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from .arguments import checked_arguments
 from .assemble import Origin, assemble
 from .auto import auto
 from .baselines import BASELINES, PUBLISHED
@@ -47,6 +48,7 @@ ANY_ORDER_SECONDS = 10.0  # for a bound on plans that the usual one does not spe
 BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
 
 
+@checked_arguments
 def solve(
     graph: Graph,
     budget: str | int,

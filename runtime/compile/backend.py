@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...solver.arguments import checked_arguments
 from ...solver.errors import InputError
 from .partitioner import Partitioner, Planned
 from .within import compile_within
@@ -82,6 +83,7 @@ class Backend:
         return made
 
 
+@checked_arguments
 def backend(
     memory_budget: str | int,
     *,

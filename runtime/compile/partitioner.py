@@ -20,6 +20,7 @@ from ...frontends.torch.compile.private import (
     default_partition,
     merge_equal_nodes,
 )
+from ...solver.arguments import checked_arguments
 from ...solver.errors import InputError
 from ...solver.schedule import Schedule
 from ...solver.simulate import simulate
@@ -211,6 +212,7 @@ def source_digest() -> str:
     return digest.hexdigest()[:32]
 
 
+@checked_arguments
 def partitioner(
     memory_budget: str | int,
     *,
