@@ -21,7 +21,7 @@ TITLES = {
     "llama": "Llama shape, 16 layers, 4 x 2048 tokens",
     "resnet50": "ResNet-50, 64 images",
     "unet": "U-Net, 4 images",
-    "mobilenet": "MobileNetV2, 64 images",
+    "mobilenetv2": "MobileNetV2, 64 images",
 }
 
 
