@@ -28,6 +28,7 @@ def auto(job: Job, starts: list[Found], refinement: Refinement) -> bool:
     if incumbent.gap <= job.gap:
         return True
     first = incumbent.best or min(starts, key=lambda found: found.peak)
+    whole = incumbent.best is not None or _as_small_as_possible(job, 0.5)
     beside = Beside(
         graph, incumbent, job.seed, [first, starts[0]], any_order=job.any_order, moves=job.moves
     )
@@ -55,7 +56,7 @@ def auto(job: Job, starts: list[Found], refinement: Refinement) -> bool:
             possible = _in_order(inner, starts, refinement)
     finally:
         beside.finish(cycles)
-    if incumbent.best is None:
+    if incumbent.best is None and not whole:
         _as_small_as_possible(job, 1.0)
     return possible
 
@@ -75,18 +76,21 @@ def _in_order(job: Job, starts: list[Found], refinement: Refinement) -> bool:
             job.graph, job.seed, incumbent.control.part(0.4), any_order=False, target=incumbent.room
         )
         incumbent.offer(found, "smallest peak")
-    if incumbent.best is None:
-        _as_small_as_possible(job, 0.4)
     if incumbent.gap <= job.gap:
         return True
     return refine(job, refinement)
 
 
-def _as_small_as_possible(job: Job, share: float) -> None:
-    """The search that says what the smallest budget is: what it finds once, it finds again."""
+def _as_small_as_possible(job: Job, share: float) -> bool:
+    """The search that says what the smallest budget is; whether it came to its end.
+
+    What it found for a refusal it finds again: it had less time there, and here, too, nothing runs
+    beside it. It ends as soon as the budget is met.
+    """
     incumbent = job.incumbent
+    control = incumbent.control.part(share)
     found = smallest_found(
-        job.graph, job.seed, incumbent.control.part(share), any_order=job.any_order,
-        enough=incumbent.room,
-    )  # fmt: skip
+        job.graph, job.seed, control, any_order=job.any_order, enough=incumbent.room
+    )
     incumbent.offer(found, "smallest peak")
+    return not control.over

@@ -121,7 +121,7 @@ def smallest_found(
             break
         found = search.improve(
             best.computes, target, control=control, moves=moves, heat=heat,
-            order=order if any_order else 0.0, price=10.0,
+            order=order if any_order else 0.0, price=10.0, enough=max(target, enough),
         )  # fmt: skip
         best = min(best, found, key=lambda one: (one.peak, one.time))
     return best

@@ -45,6 +45,8 @@ HEURISTICS = {**BASELINES, **PUBLISHED}
 METHODS: tuple[str, ...] = ("auto", "milp", *HEURISTICS)
 MOST_THREADS = 256  # more would take longer to start than most solves
 ANY_ORDER_SECONDS = 10.0  # for a bound on plans that the usual one does not speak of
+# Of the time limit, for the smallest budget that a refusal names; and seconds.
+REFUSAL_SHARE, LEAST_REFUSAL, MOST_REFUSAL = 0.2, 1.0, 12.0
 BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
 
 
@@ -283,9 +285,14 @@ def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) ->
 
 
 def _smallest(job: Job, floor: int) -> Found:
-    """The schedule with the smallest peak that search reaches; `floor`: what one op needs."""
+    """The schedule with the smallest peak that search reaches; `floor`: what one op needs.
+
+    A solve at the budget that is named for it runs the same search for more than twice as long, so
+    that it gets at least as far on a machine with more to do.
+    """
     graph, outer = job.graph, job.incumbent.control
-    control = Control(min(15.0, max(2.0, outer.remaining)), interrupt=outer.interrupt)
+    seconds = min(MOST_REFUSAL, max(LEAST_REFUSAL, REFUSAL_SHARE * outer.remaining))
+    control = Control(seconds, interrupt=outer.interrupt)
     return smallest_found(
         graph, job.seed, control, any_order=job.any_order, target=floor - graph.resident_bytes
     )

@@ -116,7 +116,8 @@ class Beside:
         heat, order = CYCLES[self._cycle % len(CYCLES)]
         start = self._starts[self._cycle % len(self._starts)]
         best = self._mine.best
-        if self._left is None and best is not None and self._cycle % 2 == 0:
+        # First what was given: at a tight budget the best is the smallest that there is, and slow.
+        if self._left is None and best is not None and self._cycle % 2 == 0 and self._cycle > 0:
             start = best
         moves = self._first * 2 ** min(self._cycle, 4)
         if self._left is not None:

@@ -206,6 +206,7 @@ class SequenceSearch:
         heat: float = 0.75,
         order: float = 0.3,
         price: float | None = None,
+        enough: int | None = None,
         stop: threading.Event | None = None,
     ) -> Found:
         """Anneal from `computes` towards the fastest sequence within `room` bytes.
@@ -223,6 +224,9 @@ class SequenceSearch:
         price
             Fixed price of all bytes of `room` in times of the step; None: found on the way, so
             that the search hovers at the budget and settles below it.
+        enough
+            End once the best peak is at most so many bytes, of which there are more than of `room`;
+            up to there the moves are the same for any value.
         """
         begin = np.array(computes, dtype=np.int64)
         if not lay_out(self.arrays, self.line, begin, len(begin)):  # more than the line can hold
@@ -255,6 +259,8 @@ class SequenceSearch:
                 continue
             self.moves_done += ran
             done += chunk
+            if enough is not None and room + key[0] <= enough:
+                break
             if price is not None:
                 continue
             high, low = (0.6, 0.3) if share < 0.7 else (0.3, 0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -17,14 +17,21 @@ from lowtide.frontends.generated import random_graph
 from lowtide.solver.assemble import Origin, assemble
 from lowtide.solver.baselines import BASELINES
 from lowtide.solver.check import check
+from lowtide.solver.control import Control
 from lowtide.solver.errors import CheckError, InfeasibleError, InputError, LowtideError, NoPlanError
 from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.incumbent import keeps_order
 from lowtide.solver.plan import Plan, Status, Stop
 from lowtide.solver.schedule import Schedule
+from lowtide.solver.search.anneal import Search
 from lowtide.solver.search.sequence import SequenceSearch
 from lowtide.solver.simulate import simulate
-from lowtide.solver.smallest import single_op_bound, smallest_budget
+from lowtide.solver.smallest import (
+    baseline_starts,
+    single_op_bound,
+    smallest_budget,
+    smallest_found,
+)
 from lowtide.solver.solve import METHODS, solve
 from lowtide.solver.units import parse_budget
 from tests.solver.brute_force import optimum
@@ -33,6 +40,7 @@ from tests.solver.strategies import graphs
 
 if TYPE_CHECKING:
     from lowtide.solver.progress import Event
+    from lowtide.solver.search.anneal import Found
 
 
 def no_recompute_peak(graph: Graph) -> int:
@@ -139,6 +147,42 @@ def test_a_plan_prints_as_one_line() -> None:
     plan = solve(random_graph(2, 20, training=True), "max", method="keep_everything")
     assert str(plan).startswith(f"plan of {plan.graph_name} by keep_everything: peak ")
     assert str(plan).endswith(f"overhead 0.000%, {plan.status.value}")
+
+
+def test_a_budget_that_a_refusal_named_gets_the_same_search_and_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No heuristic meets it: the search comes first, alone, and ends once it is there."""
+    graph = random_graph(3, 60, training=True)
+    searches: list[tuple[float, set[str]]] = []
+
+    def noted(of: Graph, seed: int, control: Control, **options: Any) -> Found:
+        names = {thread.name for thread in threading.enumerate() if "_guarded" in thread.name}
+        searches.append((control.remaining, names))
+        return smallest_found(of, seed, control, **options)
+
+    monkeypatch.setattr("lowtide.solver.solve.smallest_found", noted)
+    monkeypatch.setattr("lowtide.solver.auto.smallest_found", noted)
+    with pytest.raises(InfeasibleError) as caught:
+        solve(graph, graph.resident_bytes + 1, time_limit=10.0)
+    budget = caught.value.smallest_bytes
+    assert budget is not None
+    search = Search(graph, 0)
+    quick = baseline_starts(graph, search, budget, Control())
+    assert min(found.peak for _, found in quick) + graph.resident_bytes > budget
+    assert solve(graph, budget, time_limit=8.0, gap=0.99).peak_bytes <= budget
+    (refused, _), (again, beside) = searches[:2]
+    assert again > 1.5 * refused
+    assert not beside
+
+
+def test_the_way_to_the_smallest_peak_is_the_same_up_to_what_is_enough() -> None:
+    """Aimed at the same bytes, it only ends earlier."""
+    graph = random_graph(3, 60, training=True)
+    whole = smallest_found(graph, 0, Control())
+    again = smallest_found(graph, 0, Control(), enough=whole.peak)
+    assert again.peak == whole.peak
+    assert smallest_found(graph, 0, Control(), enough=2 * whole.peak).peak <= 2 * whole.peak
 
 
 def test_smallest_budget_is_reachable() -> None:
@@ -309,11 +353,12 @@ def test_starts_from_plans_of_any_length() -> None:
 def test_a_failing_companion_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the search beside the integer programs breaks down, a warning says so; the plan stays."""
 
-    def broken(*_: object, **__: object) -> None:
-        raise ValueError("broken on purpose")
+    class Broken(SequenceSearch):
+        def improve(self, *_: object, **__: object) -> Found:
+            raise ValueError("broken on purpose")
 
     graph = random_graph(3, 16, training=True)
-    monkeypatch.setattr(SequenceSearch, "improve", broken)
+    monkeypatch.setattr("lowtide.solver.search.beside.SequenceSearch", Broken)
     with pytest.warns(UserWarning, match="broken on purpose"):
         plan = solve(graph, int(no_recompute_peak(graph) * 0.8), threads=2)
     check(graph, plan)
