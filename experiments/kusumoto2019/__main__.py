@@ -5,7 +5,8 @@
 Networks of the paper at its batch sizes, captured by lowtide with fake tensors and roofline times;
 the smallest peak of each method in GB (parameters, gradients and images included), with the extra
 time there, and what the paper measured on a GPU with Chainer. `lowtide` is the smallest budget that
-`lowtide smallest` finds within the time limit, beside its lower bound.
+`lowtide smallest` finds within the time limit, beside its lower bound: that of the base order, and
+where another order goes below it, that of any order.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ def rows_of(name: str, time_limit: float, graphs: Path | None) -> list[Row]:
     begun = time.monotonic()
     edge = bracket(graph, time_limit=time_limit)
     spent = int(graph.arrays.time[list(edge.computes)].sum())
-    found.append(row("lowtide", edge.found_bytes, spent, begun, bound=edge.bound_bytes))
+    bound = edge.bound_bytes
+    if edge.found_bytes < bound:  # in another order, of which the bound in base order says nothing
+        bound = edge.any_order_bound_bytes
+    found.append(row("lowtide", edge.found_bytes, spent, begun, bound=bound))
     return found
 
 

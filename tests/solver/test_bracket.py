@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from lowtide.__main__ import main
 from lowtide.frontends.chains import residual_chain
 from lowtide.solver.bracket import bracket
+from lowtide.solver.control import Control
 from lowtide.solver.errors import InfeasibleError
 from lowtide.solver.files import read_plan, write_graph
 from lowtide.solver.plan import Stop
 from lowtide.solver.schedule import Schedule
+from lowtide.solver.search.anneal import Search
 from lowtide.solver.simulate import simulate
-from lowtide.solver.smallest import single_op_bound
+from lowtide.solver.smallest import baseline_starts, single_op_bound, smallest_found
 from lowtide.solver.solve import solve
 
 from .chains import mirrored_chain, recompute_all
@@ -77,6 +79,18 @@ def test_exit_codes_say_why_it_ended(
     assert main([*arguments, str(tmp_path / "b.plan.json"), "-q"]) == 130
     for name in ("a", "b"):
         assert read_plan(tmp_path / f"{name}.plan.json").peak_bytes == known.found_bytes
+
+
+def test_of_schedules_with_the_smallest_peak_a_fast_one_is_taken() -> None:
+    """The search for the peak alone looks at no time: a second one does, and so do heuristics."""
+    graph = residual_chain(6)
+    alone = smallest_found(graph, 0, Control())
+    found = bracket(graph, time_limit=20.0)
+    peak = found.found_bytes - graph.resident_bytes
+    time = graph.arrays.time[list(found.computes)].sum()
+    assert peak < alone.peak or (peak == alone.peak and time < alone.time)
+    for name, other in baseline_starts(graph, Search(graph, 0), found.found_bytes, Control()):
+        assert other.peak > peak or other.time >= time, name
 
 
 def test_recomputing_everything_is_tried() -> None:
