@@ -33,6 +33,7 @@ from ..models.classifiers import resnet
 from ..models.steps import WithLoss, kept, recurrent_graph
 from ..papers import trained
 from ..papers.command import tell
+from ..papers.panels import Point, panels
 
 LAYERS, LENGTHS = (50, 101, 200, 500, 1001), (8, 16, 32, 64)
 EXTRA = 0.30  # the paper's price for sublinear memory
@@ -214,6 +215,18 @@ def keep(path: Path, results: Results) -> None:
     merged = Results([*planned, *results.planned], results.trained or known.trained)
     text = msgspec.json.format(msgspec.json.encode(merged), indent=1)
     write_atomic(path, text + b"\n")
+    draw(merged.planned, path.parent)
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """Peak against depth and length, as in figures 4 and 5 of the paper."""
+    points = [
+        Point(row.network, row.method, row.size, row.peak_bytes / 2**30)
+        for row in rows
+        if row.peak_bytes is not None
+    ]
+    panels(points, folder / "memory.svg", "layers, or steps of the LSTM", "peak, GiB",
+           logarithmic=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from ..models.classifiers import resnet
 from ..models.segmenters import UNet
 from ..models.steps import WithLoss
 from ..papers.command import tell
+from ..papers.panels import Point, panels
 from ..papers.trained import Row, table, train
 
 if TYPE_CHECKING:
@@ -94,8 +95,22 @@ def main(argv: list[str] | None = None) -> int:
         )  # fmt: skip
     text = msgspec.json.format(msgspec.json.encode(rows), indent=1)
     write_atomic(options.out / "results.json", text + b"\n")
+    draw(rows, options.out)
     print(text.decode() if options.json else table(rows))
     return 0 if all(row.equal is not False for row in rows) else 1
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """Measured extra time against measured peak, a panel for each model."""
+    points = [
+        Point(row.model, row.method, row.measured_bytes / 2**20, 100 * row.measured_overhead)
+        for row in rows
+        if row.measured_bytes is not None and row.measured_overhead is not None
+    ]
+    panels(
+        points, folder / "measured.svg", "measured peak, MiB", "measured extra time, %",
+        logarithmic=False,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

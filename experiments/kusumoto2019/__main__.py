@@ -27,6 +27,7 @@ from lowtide.solver.files import write_atomic
 
 from ..models.steps import graph_of
 from ..papers.command import tell
+from ..papers.panels import Point, panels
 
 # name: batch, then the paper's GB: without recomputation, Chen's, approximate, exact program.
 PAPER: dict[str, tuple[int, float, float, float, float]] = {
@@ -150,8 +151,20 @@ def main(argv: list[str] | None = None) -> int:
         rows.sort(key=lambda row: list(PAPER).index(row.network))
     text = msgspec.json.format(msgspec.json.encode(rows), indent=1)
     write_atomic(path, text + b"\n")
+    draw(rows, options.out)
     print(text.decode() if options.json else table(rows))
     return code
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """Extra time at the smallest peak of each method, a panel for each network."""
+    points = [
+        Point(f"{row.network}, {row.batch} images", row.method, row.peak_bytes / 1e9,
+              100 * (row.overhead or 0.0))
+        for row in rows
+        if row.peak_bytes is not None
+    ]  # fmt: skip
+    panels(points, folder / "smallest.svg", "smallest peak, GB", "extra time, %", logarithmic=False)
 
 
 if __name__ == "__main__":
