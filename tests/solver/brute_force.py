@@ -61,19 +61,25 @@ def optimum_any_order(graph: Graph, budget_bytes: int) -> int | None:
         if len(ran) == len(ops):
             return time
         for index, op in enumerate(ops):
-            read = set(arrays.inputs(index).tolist())
-            if not read <= there or (index in ran and not op.recompute):
+            missing = set(arrays.inputs(index).tolist()) - there
+            restored = int(arrays.restores[index])
+            if restored >= 0 and index not in ran and int(arrays.producer[restored]) in ran:
+                missing.discard(restored)  # only a rerun reads it
+            if missing or (index in ran and not op.recompute):
                 continue
             work = arrays.rerun_workspace if index in ran else arrays.workspace
             during = sum(sizes[t] for t in (*there, *op.outputs)) + int(work[index])
             present = there | set(op.outputs)
-            saved = int(arrays.credit[index])
-            if during - saved > room:
+            # What the op need not hold if it is freed right after: what it overwrites or spares.
+            saved = {t: sizes[t] for t in op.outputs if arrays.spare[t] and t not in there}
+            if arrays.credit[index]:
+                saved[int(arrays.overwrites[index])] = int(arrays.credit[index])
+            if during - sum(saved.values()) > room:
                 continue
             droppable = [t for t in present if t not in stays]
             for k in range(len(droppable) + 1):
                 for gone in itertools.combinations(droppable, k):
-                    if during > room and arrays.overwrites[index] not in gone:
+                    if during - sum(saved.get(t, 0) for t in gone) > room:
                         continue
                     after = (ran | {index}, present - set(gone))
                     if time + op.time_ns < least.get(after, time + op.time_ns + 1):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @given(graph=graphs(max_ops=6), percent=st.integers(30, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_never_above_the_optimum(graph: Graph, percent: int) -> None:
     """bound <= optimum in any order, overwriting ops included."""
     peak = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
