@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .runtime.compile.backend import backend as backend
     from .runtime.compile.partitioner import partitioner as partitioner
     from .runtime.fit import fit as fit
+    from .runtime.heap import keep_freed_memory as keep_freed_memory
     from .runtime.replay import replay as replay
     from .runtime.trainer import fit_trainer as fit_trainer
     from .runtime.verify import verify as verify
@@ -53,6 +54,7 @@ else:
         "backend": ".runtime.compile.backend",
         "partitioner": ".runtime.compile.partitioner",
         "fit": ".runtime.fit",
+        "keep_freed_memory": ".runtime.heap",
         "replay": ".runtime.replay",
         "fit_trainer": ".runtime.trainer",
         "verify": ".runtime.verify",

@@ -17,6 +17,7 @@ from dataclasses import asdict
 
 import torch
 
+from lowtide.runtime.heap import keep_freed_memory
 from tests.models import ZOO, make
 
 from .study import Row, monotone, study
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
+    keep_freed_memory()
     rows = []
     out = sys.stderr if options.json else sys.stdout
     print(_HEAD, file=out)

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture, split_batch
+from lowtide.runtime.heap import keep_freed_memory
 from lowtide.runtime.replay import replay
 from lowtide.solver.assemble import Origin, assemble
 from lowtide.solver.schedule import Schedule
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    keep_freed_memory()
     rows = []
     for name in options.models.split(","):
         print(f"{name} ...", file=sys.stderr, flush=True)

@@ -62,6 +62,7 @@ def train(
 ) -> list[Row]:
     """Capture, plan by every method at every budget, replay and measure."""
     torch.set_num_threads(1)
+    lowtide.keep_freed_memory()
     captured = lowtide.capture(model, batches[0], times="measured")
     graph = captured.graph
     asked = [str(b) for b in budgets(graph)]

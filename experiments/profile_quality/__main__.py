@@ -13,6 +13,8 @@ from dataclasses import asdict
 
 import torch
 
+from lowtide.runtime.heap import keep_freed_memory
+
 from .models import MODELS
 from .plans import Cost, costs
 from .study import study
@@ -30,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=31, help="with --plans: pairs of steps each")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     if options.plans:
         _print_costs(options)
         return 0

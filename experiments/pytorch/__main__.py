@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from lowtide.runtime.heap import keep_freed_memory
 from lowtide.solver.files import write_atomic
 
 from .models import MODELS
@@ -36,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     warnings.simplefilter("ignore")
     path = options.out / "results.json"
     print(HEAD)

@@ -53,6 +53,7 @@ def study(
         Hears of progress.
     """
     torch.set_num_threads(1)
+    lowtide.keep_freed_memory()
     model, batch = subject.make()
     bench = Bench(Contender(model, model), batch)
     told(f"{name}: plain, {format_bytes(bench.plain_bytes)}")

@@ -18,6 +18,7 @@ import msgspec
 import platformdirs
 import torch
 
+from ...runtime.heap import keeps_freed_memory
 from ...solver.errors import InputError
 from ...solver.files import write_atomic
 
@@ -108,6 +109,8 @@ def machine_text(device: torch.device) -> str:
             f"mkldnn {torch.backends.mkldnn.enabled}",
             f"isa {torch.backends.cpu.get_cpu_capability()}",
         ]
+        if keeps_freed_memory():
+            parts.append("freed memory kept")
     parts.append(f"deterministic {torch.are_deterministic_algorithms_enabled()}")
     return ", ".join(parts)
 
