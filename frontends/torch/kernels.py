@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .gated import gru, gru_cell
 from .recurrent import fused, lstm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _WHOLE = (
     "dropout",
@@ -52,8 +53,13 @@ def eager_kernels() -> Iterator[None]:
     autograd, composite = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
     saved: list[tuple[Any, Any, Any]] = []
     draw: Any = torch.ops.aten.bernoulli_.float
-    lstm: Any = torch.ops.aten.lstm.input
-    ours = ((draw, autograd, _draw_in_place), (lstm, autograd, _lstm), (lstm, composite, _lstm))
+    layers = {
+        torch.ops.aten.lstm.input: _lstm,
+        torch.ops.aten.gru.input: _on_cpu(torch.ops.aten.gru.input, gru),
+        torch.ops.aten.gru_cell.default: _on_cpu(torch.ops.aten.gru_cell.default, gru_cell),
+    }
+    both = [(op, key, kernel) for op, kernel in layers.items() for key in (autograd, composite)]
+    ours: list[tuple[Any, Any, Any]] = [(draw, autograd, _draw_in_place), *both]
     try:
         for name in dir(torch.ops.aten):
             if not name.startswith(_WHOLE):
@@ -151,6 +157,18 @@ def _lstm(x: torch.Tensor, states: Any, weights: Any, *flags: Any) -> Any:
         return lstm(x, states, weights, *flags)
     composite = DispatchKey.CompositeImplicitAutograd
     return torch.ops.aten.lstm.input._op_dk(composite, x, states, weights, *flags)
+
+
+def _on_cpu(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel for tensors on a CPU, elsewhere what PyTorch composes."""
+    from torch._C import DispatchKey
+
+    def either(x: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        if x.device.type == "cpu":
+            return kernel(x, *rest, **more)
+        return op._op_dk(DispatchKey.CompositeImplicitAutograd, x, *rest, **more)
+
+    return either
 
 
 def _draw_in_place(

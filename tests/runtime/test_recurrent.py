@@ -47,7 +47,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "lstm_in_evaluation": (lambda: nn.LSTM(3, 4).eval(), 4),
     "lstm_projected": (lambda: nn.LSTM(3, 4, proj_size=2), 2),
     "lstm_double": (lambda: nn.LSTM(3, 4).double(), 4),
-    "gru": (lambda: nn.GRU(3, 4, **_BOTH), 8),
+    # wide enough for vectorised kernels, with some columns left over
+    "gru": (lambda: nn.GRU(3, 10, **_BOTH), 20),
+    "gru_without_bias": (lambda: nn.GRU(3, 10, bias=False, batch_first=True), 10),
     "rnn": (lambda: nn.RNN(3, 4, nonlinearity="relu", batch_first=True), 4),
 }
 
@@ -69,7 +71,7 @@ def test_recurrent_layers_are_exact(name: str) -> None:
     layer = make()
     dtype = next(layer.parameters()).dtype
     model = Recurrent(layer, width).to(dtype)
-    batches = [torch.randn(4, 2, 3, dtype=dtype) for _ in range(2)]
+    batches = [torch.randn(4, 9, 3, dtype=dtype) for _ in range(2)]
     captured = capture(model, batches[0], times="none")
     drops = any(op.random for op in captured.program.ops)
     assert drops == (getattr(layer, "dropout", 0.0) > 0)
@@ -83,6 +85,27 @@ def test_recurrent_layers_are_exact(name: str) -> None:
         found = verify(model, module, batches, measure=False)
         assert found.ok, found.first_difference
     assert again > 3
+
+
+@pytest.mark.parametrize("make", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_cells_are_exact(make: Callable[[int, int], nn.Module], autocast: bool) -> None:
+    """One step of each kind, also where autocast makes its products narrow."""
+    torch.manual_seed(0)
+    model = make(5, 10)
+    batch = torch.randn(9, 5)
+
+    def loss(out: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        out = out if isinstance(out, torch.Tensor) else out[0]
+        return out.float().square().mean()
+
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        captured = capture(model, batch, loss, times="none")
+        schedule = recomputing(captured.graph, len(captured.graph.ops))
+        module = replay(captured, plan_of(captured.graph, schedule))
+        found = verify(model, module, [batch], optimizer=None, measure=False)
+    assert found.ok, found.first_difference
+    assert schedule.recomputes() > 3
 
 
 def test_fused_lstm_is_one_op_of_predicted_bytes() -> None:
