@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .differences import same_strides
 from .meter import measure_peak, measure_step_time, medians
 from .verification import Measured
 
@@ -82,8 +83,18 @@ def _kind(leaf: Any) -> Any:
 def copy_batch(batch: Any) -> Any:
     """A batch with tensors of its own, leaves that require gradients where the given ones do."""
     return pytree.tree_map_only(
-        torch.Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), batch
+        torch.Tensor, lambda t: _twin(t.detach()).requires_grad_(t.requires_grad), batch
     )
+
+
+def _twin(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, also where memory has gaps or elements share theirs."""
+    twin = tensor.clone()
+    if tensor.layout is not torch.strided or same_strides(tensor, twin.stride()):
+        return twin
+    reach = zip(tensor.shape, tensor.stride(), strict=True)
+    spanned = 1 + sum((size - 1) * stride for size, stride in reach)
+    return tensor.as_strided((spanned,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
 def _peak(trainee: Trainee, batch: Any, pick: Callable[[Any], torch.Tensor], kept: bool) -> int:

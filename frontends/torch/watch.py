@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...solver.errors import CaptureError
 from . import export
+from .faithful import gapped, refuse_inner_casts, refuse_written
 from .known import Known
 
 if TYPE_CHECKING:
@@ -131,7 +132,11 @@ class Watch(TorchFunctionMode):
             )
         export.set_origin(f"{line}\n{self.path[-1] if self.path else ''}")
         args, kwargs = self._swap(args), self._swap(kwargs) if kwargs else {}
+        every = (*args, *kwargs.values())
+        refuse_inner_casts(name, every, origin)
+        gaps = gapped(every)
         result = func(*args, **kwargs)
+        refuse_written(gaps, name, origin)
         if name in _STATISTICS:
             for tensor in statistics(func, args, kwargs):
                 export.count_change(tensor)

@@ -87,6 +87,19 @@ def registers(self: Any, x: torch.Tensor) -> Any:
     return self.lin(x).sum()
 
 
+def writes_into_a_part(self: Any, x: torch.Tensor) -> Any:
+    """A write into columns that are no view of the whole."""
+    left, right = self.lin(x).unsafe_chunk(2, 1)
+    left += right
+    return left.sigmoid().sum()
+
+
+def narrow_inside(self: Any, x: torch.Tensor) -> Any:
+    """A kernel that calls others, which autocast makes narrow."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.bilinear(self.lin(x), x, self.weight.expand(2, 4, 4)).sum()
+
+
 def swaps_module(self: Any, x: torch.Tensor) -> Any:
     """A submodule that is replaced in the forward."""
     self.act = nn.ReLU()
@@ -110,6 +123,8 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (switches_on, "switches on the gradient"),
     (registers, "registers the parameter or buffer made"),
     (swaps_module, "sets its attribute 'act'"),
+    (writes_into_a_part, r"left \+= right: .* writes in place into memory with gaps"),
+    (narrow_inside, "bilinear rounds inside of its kernel as autocast says"),
     (twins, "outputs 0 and 1 share memory"),
     (outgrows, "replaces the buffer one by a tensor of another shape"),
     (lambda self, x: x * 2, "nothing that the step returns requires a gradient"),
@@ -139,6 +154,24 @@ def test_step_is_refused_by_name(body: Callable[..., Any], message: str) -> None
     assert set(model.__dict__) == before
     assert identities(model) == members
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_writes_into_gapped_batches_are_refused() -> None:
+    """Columns of a larger tensor may be read, but not written; whole numbers may."""
+
+    def body(self: Any, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        labels[labels < 0] = 0
+        return (self.lin(x) * labels).sum()
+
+    def writes(self: Any, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        x[:, 1:].sub_(1)
+        return self.lin(x).sum()
+
+    batch = (torch.ones(3, 9)[:, :4], torch.ones(3, 9, dtype=torch.int64)[:, :4])
+    assert capture(Lambda(body), batch, times="none").graph.ops
+    with pytest.raises(CaptureError, match="sub_ writes in place into memory with gaps"):
+        capture(Lambda(writes), batch, times="none")
+    assert capture(Lambda(writes), (batch[0].contiguous(), batch[1]), times="none").graph.ops
 
 
 def with_hook(register: str) -> nn.Module:

@@ -118,6 +118,16 @@ def test_inputs_are_checked() -> None:
         verify(case.model, module, [(torch.ones(1, 24),)])
 
 
+def test_batches_keep_their_strides() -> None:
+    """Columns of a larger tensor, and one row for all, are copied as they lie in memory."""
+    model = torch.nn.Linear(4, 4)
+    for batch in (torch.randn(3, 9)[:, 2:6], torch.randn(1, 4).expand(3, 4), torch.randn(4, 3).t()):
+        captured = capture(model, batch, lambda out: out.square().mean(), times="none")
+        keep = Schedule.keep_everything(captured.graph)
+        found = verify(model, replay(captured, plan_of(captured.graph, keep)), [batch], repeats=1)
+        assert found.ok, found.first_difference
+
+
 def test_the_loss_must_be_found() -> None:
     """A module that returns no scalar needs `loss_of`."""
     case = make("mlp")
