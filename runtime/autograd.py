@@ -45,21 +45,25 @@ class _OneStage(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise ReplayError(_TWICE)
         given = run.start(gradients)
-        final = run.whole(given)
-        if run.sums is not None:
-            run.sums.follow(0, final, ctx.next_functions)
-        return (None, None, *final)
+        return (None, None, *run.whole(given))
 
 
 class _Stage(torch.autograd.Function):
     """Node of one stage: forward hands out what the step already computed."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, stage: int, made: list[Any], token: Any, *leaves: Any) -> Any:
+    def forward(
+        ctx: Any,
+        run: Run | None,
+        stage: int,
+        made: list[Any] | torch.device,
+        token: Any,
+        *leaves: Any,
+    ) -> Any:
         ctx.run, ctx.stage = run, stage
         ctx.set_materialize_grads(False)
-        if stage > 0:
-            return torch.empty(0, device=run.device)
+        if isinstance(made, torch.device):
+            return torch.empty(0, device=made)
         outputs = tuple(made)
         made.clear()
         return outputs
@@ -70,16 +74,46 @@ class _Stage(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise ReplayError(_TWICE)
         if ctx.stage == 0:
-            given = run.start(gradients)
+            given = run.start(gradients) if run.sums is None else run.probed()
             if run.code.staged:
                 run.begin(given)
         final = run.advance(ctx.stage) if run.code.staged else run.whole(given)
         if run.sums is not None:
-            run.sums.follow(ctx.stage, final, ctx.next_functions)
+            run.seeds.deliver(run.sums.stages[ctx.stage])
         following = ctx.next_functions[0][0] if ctx.stage + 1 < len(run.code.stages) else None
         if following is None or not torch._C._will_engine_execute_node(following):
             run.stop()
         return (None, None, None, None, *final)
+
+
+class _Probing(torch.autograd.Function):
+    """Node before the first stage of a step with sums: asks what came before it."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, made: list[Any], token: Any, *leaves: Any) -> Any:
+        ctx.run = run
+        ctx.set_materialize_grads(False)
+        outputs = tuple(made)
+        made.clear()
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise ReplayError(_TWICE)
+        return (None, None, None, *ctx.run.probe(gradients))
+
+
+class _OneStageOfSums(_Probing):
+    """The same for a step of one stage, whose node `token` is from: forward runs the step."""
+
+    @staticmethod
+    def forward(ctx: Any, wiring: Any, inputs: list[Any], token: Any, *leaves: Any) -> Any:
+        with quiet():
+            outputs, saved = wiring.code.forward(inputs)
+        ctx.run = token.grad_fn.run = wiring.run(inputs, outputs, saved, wiring.leaves_of(inputs))
+        ctx.set_materialize_grads(False)
+        return outputs
 
 
 class _Refuse(torch.autograd.Function):
@@ -100,9 +134,11 @@ class _Refuse(torch.autograd.Function):
         )
 
 
-_stage: Any = _Stage
 # What `Function.apply` calls, after questions that a replayed step has answered by then.
 _whole: Any = super(torch.autograd.Function, _OneStage)
+_whole_of_sums: Any = super(torch.autograd.Function, _OneStageOfSums)
+_stage: Any = super(torch.autograd.Function, _Stage)
+_probing: Any = super(torch.autograd.Function, _Probing)
 _refuse: Any = _Refuse
 
 
@@ -116,7 +152,13 @@ def run_whole(wiring: Wiring, inputs: list[torch.Tensor]) -> tuple[torch.Tensor,
     inputs
         What its code takes.
     """
-    made: tuple[torch.Tensor, ...] = _whole.apply(wiring, inputs, *wiring.leaves_of(inputs))
+    leaves = wiring.leaves_of(inputs)
+    made: tuple[torch.Tensor, ...]
+    if wiring.sums is None:
+        made = _whole.apply(wiring, inputs, *leaves)
+    else:
+        token = _stage.apply(None, 0, wiring.device, None, *leaves)
+        made = _whole_of_sums.apply(wiring, inputs, token, *wiring.summed_of(inputs))
     return made
 
 
@@ -124,6 +166,7 @@ def attach(
     run: Run,
     outputs: list[torch.Tensor],
     leaves: Sequence[Sequence[torch.Tensor]],
+    summed: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor, ...]:
     """Outputs with the chain of nodes behind them.
 
@@ -135,11 +178,17 @@ def attach(
         Tensors without autograd history; emptied.
     leaves
         For each stage: the tensors whose gradients it gives, in its order.
+    summed
+        Tensors whose gradients are sums: those of `run.sums`, in their order.
     """
     token: torch.Tensor | None = None
-    run.device = next((o.device for o in outputs if o.device.type != "cpu"), outputs[0].device)
-    for stage in range(len(leaves) - 1, 0, -1):
-        token = _stage.apply(run, stage, None, token, *leaves[stage])
+    # Tokens live where the outputs do, so that all nodes run on one thread and stream.
+    device = next((o.device for o in outputs if o.device.type != "cpu"), outputs[0].device)
+    for stage in range(len(leaves) - 1, 0 if run.sums is None else -1, -1):
+        token = _stage.apply(run, stage, device, token, *leaves[stage])
+    if run.sums is not None:
+        probed: tuple[torch.Tensor, ...] = _probing.apply(run, outputs, token, *summed)
+        return probed
     result: tuple[torch.Tensor, ...] = _stage.apply(run, 0, outputs, token, *leaves[0])
     return result
 

@@ -40,8 +40,9 @@ class StepCode:
     staged
         Whether backward stops: there is more than one stage, or there are sharded units.
     backward
-        `backward(saved, *tangents)`: empties `saved`, and returns the gradients. If it is staged,
-        a generator function `backward(saved, push, *tangents)`, which pushes gradients and yields
+        `backward(saved, *tangents)`: empties `saved`, and returns the gradients; with gradients
+        that are sums it takes `Seeds`, or None, as well. If it is staged, a generator function
+        `backward(saved, push, *tangents)`, which pushes gradients and yields
         None at the end of each stage but the last, and a sharded unit that comes in.
     alias_outputs
         `alias_outputs(inputs) -> tuple`: outputs that are or view an input, made by ordinary calls
@@ -67,6 +68,10 @@ class StepCode:
         Gives `backward` for places of tangents that do not arrive: None is passed for these.
     done
         For each stage: sharded units whose parameters and gradients are done with after it.
+    begun
+        Sums (places in `sums_of`) to which backward adds what came before.
+    extra
+        Pairs (execution of the schedule, bytes): what that takes there beyond the schedule.
     watched_outputs, watched_inputs
         Places of outputs and inputs (tangents not counted) whose storage backward reads.
     """
@@ -88,3 +93,5 @@ class StepCode:
     watched_inputs: tuple[int, ...]
     without: Callable[[frozenset[int]], Callable[..., Any]]
     done: tuple[tuple[int, ...], ...] = ()
+    begun: frozenset[int] = frozenset()
+    extra: tuple[tuple[int, int], ...] = ()

@@ -21,6 +21,7 @@ from .gradients import made_early, plan_departures, tangents_behind
 from .marks import Marks
 from .order import Order
 from .source import build_functions
+from .sums import sums_of, where_sums_begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,6 +88,7 @@ def generate(
         emitter.ensure(value)
     forward = emitter.lines
     emitter.start_backward(_missing(program, order, emitter, arena, absent))
+    emitter.begun = where_sums_begin(program, order, emitter.dead, placed=arena is not None)
     departures = plan_departures(program, order, emitter, stages, sharding)
     staged = sharding is not None or len(departures.ends) > 1
     stage_gradients, ends, done = _write_backward(
@@ -101,7 +103,7 @@ def generate(
         [
             *_forward_source(emitter, forward, values),
             "",
-            *_backward_source(emitter, backward, staged),
+            *_backward_source(emitter, backward, staged, seeded=bool(sums_of(program))),
             "",
             *_alias_source(program, emitter, aliases),
             "",
@@ -137,6 +139,8 @@ def generate(
         ),
         without=_Variants(program, schedule, stages, arena, sharding, tuple(emitter.carried)),
         done=done,
+        begun=frozenset(begin.number for begin in emitter.begun.values()),
+        extra=tuple((place, b.extra) for place, b in emitter.begun.items() if b.extra),
     )
 
 
@@ -279,8 +283,11 @@ def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int
     return out
 
 
-def _backward_source(emitter: Emitter, lines: Sequence[str], staged: bool) -> list[str]:
+def _backward_source(
+    emitter: Emitter, lines: Sequence[str], staged: bool, *, seeded: bool
+) -> list[str]:
     tangents = "".join(f", v{value}" for value in emitter.tangents)
+    tangents += ", seeds" * seeded
     out = [f"def backward(saved{', push' if staged else ''}{tangents}):"]
     names = _saved_names(emitter)
     if names:

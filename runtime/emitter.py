@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .absent import Missing
     from .arena import Arena
     from .order import Step
+    from .sums import Begin
 
 _private: Any = torch._C
 
@@ -42,6 +43,8 @@ class Emitter:
         Values that forward hands to backward, in order.
     overwritten
         Tensors whose memory backward gives to the result of an op.
+    begun
+        Executions in which sums of gradients begin, by place in the schedule.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Emitter:
         self.lines: list[str] = []
         self.carried: list[int] = []
         self.overwritten: set[int] = set()
+        self.begun: dict[int, Begin] = {}
+        self._instead = ""
         self._written: list[int] = []
         self._bound: set[int] = set()
         self._names: dict[int, list[int]] = {}
@@ -218,6 +223,8 @@ class Emitter:
         note = "" if note.strip() == "#" else note.replace("#  ", "# ")
         if op.kind is Kind.CALL:
             assert call is not None
+            if step.place in self.begun:
+                self._instead = self._begin_sum(self.begun[step.place], call)
             offset = None if self.arena is None else self.arena.offsets.get(step.place)
             if op.random and step.again:
                 self._rerun_random(call, op.rng_value, held, note, offset)
@@ -282,6 +289,12 @@ class Emitter:
             self._assign_placed(call, offset, note)
         self.line(f"{set_name}(s); del s")
 
+    def _begin_sum(self, begin: Begin, call: Call) -> str:
+        """What is done instead of the first addition of a sum if something came before it."""
+        words = f"{', '.join(map(self.name, call.refs()))}, {begin.over}, {begin.last}"
+        found = f"not seeds.found({begin.number})"
+        return f" if seeds is None or {found} else seeds.begin({begin.number}, {words})"
+
     def _assign(self, call: Call, held: frozenset[int], note: str) -> None:
         words = [self._argument(argument) for argument in call.args]
         words += [f"{key}={self._argument(argument)}" for key, argument in call.kwargs.items()]
@@ -345,6 +358,7 @@ class Emitter:
         note: str,
     ) -> None:
         """Assign a result; what is unused, or in memory already, is dropped at once."""
+        text, self._instead = text + self._instead, ""
         keep = [value is not None and self.key(value) not in held for value in outputs]
         if not any(keep):
             self.line(f"{text}{note}")

@@ -274,7 +274,8 @@ class ReplayModule(Face):
         leaves = [[inputs[i] for i in stage] for stage in wiring.leaves]
         run = wiring.run(inputs, values, saved, leaves[0])
         run.casts, run.units = casts, wiring.units
-        made = attach(run, [values[i] for i in wiring.differentiable], leaves)
+        summed = wiring.summed_of(inputs)
+        made = attach(run, [values[i] for i in wiring.differentiable], leaves, summed)
         for place, tensor in zip(wiring.differentiable, made, strict=True):
             values[place] = tensor
         if wiring.refused:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..frontends.torch.switches import Running
     from .code import StepCode
     from .fsdp import Units
+    from .probes import Probe, Seeds
     from .shared_casts import CastContext
     from .sums import Sums
     from .tangents import Tangent
@@ -77,11 +78,11 @@ class Run:
         What backward may run otherwise than forward did, and how it was in forward; None if
         backward runs nothing again.
     sums
-        Follows gradients that other ones may be added to; None if there are none such.
+        Gradients that are sums; None if there are none such.
+    given, seeds
+        What the running backward was given, and its probes, if there are sums.
     units
         Sharded units whose parameters the code asks for; None without.
-    device
-        Where its outputs are.
     alarm
         Called by a backward that finds gradients to add to, if the budget does not allow for them.
     owners
@@ -96,13 +97,13 @@ class Run:
 
     # Most runs leave these as they are.
     units: Units | None = None
-    # Tokens live where the outputs do, so that all nodes run on one thread and stream.
-    device = torch.device("cpu")
     alarm: Callable[[], None] | None = None
     owners: Sequence[torch.Tensor] = ()
     casts: CastContext | None = None
     settings: tuple[Running, list[Any]] | None = None
     sums: Sums | None = None
+    seeds: Seeds
+    given: list[Any]
     absent = _NONE
     keeping = False
     running: Generator[int | None, None, None] | None = None
@@ -174,6 +175,23 @@ class Run:
         self.backward = self.code.without(self.absent) if absent else self.code.backward
         if self.alarm is not None and any(leaf.grad is not None for leaf in self.owners):
             self.alarm()
+        return given
+
+    def probe(self, gradients: Sequence[torch.Tensor | None]) -> list[Probe | None]:
+        """Start a backward with sums: what to send to the tensors whose gradients they are."""
+        assert self.sums is not None
+        self.given = self.start(gradients)
+        self.seeds = self.sums.seeds(self.absent)
+        return self.seeds.probes
+
+    def probed(self) -> list[Any]:
+        """What the generated code of a backward with sums takes: what came before as well."""
+        assert self.sums is not None
+        given, self.given = self.given, []
+        found = self.seeds.close()
+        if found:
+            self.sums.tell(self.seeds)
+        given.append(self.seeds if found else None)
         return given
 
     def _changed(self) -> RuntimeError:

@@ -7,6 +7,8 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from ..frontends.torch.deliveries import is_accumulating
 from ..frontends.torch.switches import Running
 from ..solver.simulate import peak_on_existing, simulate
@@ -21,13 +23,12 @@ from .guards import Guards
 from .hold import held_back
 from .run import Run
 from .shared_casts import cast_parameters
-from .sums import sums_of
+from .sums import Sums, sums_of
 from .tangents import Tangent, taken_as_it_is
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
     from torch import nn
 
     from ..frontends.torch.captured import Captured
@@ -104,7 +105,9 @@ class Wiring:
             for stage in self.code.stages
             if stage
         ]
-        self.sums = sums_of(program, self.code.stages)
+        self.sums = Sums(program, self.code) if sums_of(program) else None
+        summed = () if self.sums is None else self.sums.inputs
+        self.summed_of = _picker([place_of_input[index] for index in summed])
         self.input_names = [
             program.inputs[i].fqn or f"input {program.inputs[i].position}" for i in kept
         ]
@@ -134,12 +137,15 @@ class Wiring:
         )
         # ... which is one tensor.
         self.is_plain = self.code.leaves == (("value", 0),) and program.out_spec.is_leaf()
+        devices = [program.value_meta[value].device for value in self.code.output_values]
+        self.device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
         self.leaves_of = _picker(self.leaves[0] if self.whole else ())
         self._watched_of = _picker(self.code.watched_inputs)
         self._watched_names = [self.input_names[place] for place in self.code.watched_inputs]
         self._watched_names += [f"output {place}" for place in self.code.watched_outputs]
         self.plain_leaves = [spec.literal for spec in specs]
         self.existing_peak_bytes = self._existing_peak(schedule)
+        self.begun_peak_bytes = self._begun_peak(schedule)
         self.alarm = ""
 
     def _existing_peak(self, schedule: Schedule) -> int:
@@ -154,6 +160,14 @@ class Wiring:
                 if spec.value is not None and program.inputs[spec.input].kind == "param":
                     leaving.append((end, program.value_tensor[spec.value]))
         return peak_on_existing(graph, schedule, leaving)
+
+    def _begun_peak(self, schedule: Schedule) -> int:
+        """Predicted peak at the beginnings of sums if something came before; 0 without such."""
+        if not self.code.extra:
+            return 0
+        graph = self.program.graph if self.arena is None else self.arena.graph
+        during = simulate(graph, schedule).during_bytes
+        return max(during[place] + size for place, size in self.code.extra)
 
     def run(
         self,
@@ -185,7 +199,19 @@ class Wiring:
         return run
 
     def limit(self, budget_bytes: int) -> None:
-        """Arm the alarm: once, if a step on existing gradients needs more than the budget."""
+        """Arm the alarms: once, if a step on existing gradients needs more than the budget.
+
+        Or one whose sums begin with gradients from elsewhere.
+        """
+        need = self.begun_peak_bytes
+        if self.sums is not None and need > budget_bytes:
+            self.sums.alarm = (
+                f"gradients from a loss outside of the module, or from a later call, came before "
+                f"this backward: to begin its sums with them, as plain PyTorch does, it needs "
+                f"{format_bytes(need)} ({need} B), more than its budget of "
+                f"{format_bytes(budget_bytes)} ({budget_bytes} B). Give the whole loss as loss_fn, "
+                "or a larger budget"
+            )
         need = self.existing_peak_bytes
         if need > budget_bytes:
             self.alarm = (

@@ -26,6 +26,8 @@ from .rng import state_bytes
 from .sources import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .step import Step
     from .values import Line, Values
 
@@ -238,7 +240,7 @@ def assemble(
         inputs=inputs,
         outputs=output_specs(step, wiring, position),
         out_spec=step.plan.spec,
-        gradients=grad_specs(inputs, wiring),
+        gradients=grad_specs(inputs, wiring, step.contributions),
         in_spec=step.in_spec,
         guards=guards,
         training={shown(n): m.training for n, m in root.named_modules() if m is not root},
@@ -291,11 +293,13 @@ def spec_text(values: Values, value: int) -> str:
     return f"{short}[{', '.join(map(str, meta.shape))}]"
 
 
-def grad_specs(inputs: tuple[InputSpec, ...], wiring: Wiring) -> tuple[GradSpec, ...]:
-    """One per parameter, and per input that requires a gradient."""
-    by_value = {wiring.sources[i]: v for i, v in wiring.gradients.items()}
+def grad_specs(
+    inputs: tuple[InputSpec, ...], wiring: Wiring, parts: Sequence[int]
+) -> tuple[GradSpec, ...]:
+    """One per parameter, and per input that requires a gradient; `parts` is by source."""
+    by_value = {wiring.sources[i]: (v, parts[i]) for i, v in wiring.gradients.items()}
     return tuple(
-        GradSpec(index, by_value.get(spec.value))
+        GradSpec(index, *by_value.get(spec.value, (None,)))
         for index, spec in enumerate(inputs)
         if spec.kind == "param" or (spec.kind == "input" and spec.requires_grad)
     )

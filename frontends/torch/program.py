@@ -182,10 +182,13 @@ class GradSpec:
         Index into `Program.inputs`.
     value
         The value that holds the gradient; None if there is none.
+    parts
+        How many gradients autograd added up to it, one by one.
     """
 
     input: int
     value: int | None
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from ...solver.errors import CaptureError
 from . import export
 from .autocasts import cast_once
+from .contributions import count_contributions
 from .output import flatten_output
 from .sources import shown
 from .switches import traced
@@ -107,6 +108,7 @@ class Step(nn.Module):
         self.in_spec = in_spec
         self.trace_hooks = trace_hooks
         self.plan: Plan | None = None
+        self.contributions: list[int] = []
         self.questions: tuple[Question, ...] = ()
         self.autocast = ambient_autocast()
         self.autocast_cache = torch.is_autocast_cache_enabled()
@@ -186,6 +188,7 @@ class Step(nn.Module):
         for index in self.plan.returned:
             leaf, tensor = self.plan.leaves[index], leaves[index]
             results.append(tensor if leaf.differentiable else tensor.detach())
+        self.contributions = count_contributions(results, tensors)
         return results
 
 

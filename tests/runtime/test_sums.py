@@ -1,9 +1,12 @@
-"""Gradients of weights that a model uses more than once, with more of them from elsewhere."""
+"""Gradients that are sums: with others from elsewhere they are added up as in plain PyTorch."""
 
 from __future__ import annotations
 
 import copy
 import logging
+import random
+import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,93 +14,336 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.probes import Look, Seeds
 from lowtide.runtime.replay import replay
+from lowtide.runtime.sums import Sums, sums_of
+from lowtide.runtime.wiring import Wiring
+from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule
 
-from .schedules import plan_of
+from .schedules import plan_of, random_schedule, reordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lowtide.frontends.torch.captured import Captured
     from lowtide.runtime.module import ReplayModule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-_SAID = "parameter table.weight is used more than once"
+_WIDTH = 32
 
 
 class Tied(nn.Module):
-    """An embedding that is the last layer, too."""
+    """A table that is the last layer, too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.lin = nn.Embedding(50, 64), nn.Linear(64, 64)
+        self.table, self.lin = nn.Embedding(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
 
-    def forward(self, tokens: torch.Tensor) -> Any:
-        """Scores of all tokens."""
-        return torch.tanh(self.lin(self.table(tokens))) @ self.table.weight.t()
-
-
-def _tokens() -> torch.Tensor:
-    return torch.randint(0, 50, (8, 16), generator=torch.Generator().manual_seed(1))
+    def forward(self, x: torch.Tensor) -> Any:
+        """Scores of all rows of the table."""
+        h = self.table(torch.arange(x.shape[0]) * 3) * x
+        return torch.tanh(self.lin(h)) @ self.table.weight.t()
 
 
-def _decay(model: Any) -> Any:
-    return (model.table.weight * 0.37).sin().square().mean() * 100
+class Shared(nn.Module):
+    """A layer, a scale and an input that are used again and again, and one transposed weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.scale = nn.Linear(_WIDTH, _WIDTH), nn.Parameter(torch.randn(_WIDTH))
+        self.weight = nn.Parameter(torch.randn(_WIDTH, _WIDTH) / 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Residual, so that sums are passed on from one tensor to the next."""
+        h = x + self.lin(x).tanh()
+        h = h + self.lin(h * self.scale).tanh()
+        turned = self.weight.t()
+        h = h + h @ turned + (h @ turned).sin() @ self.weight
+        return h + self.lin(h) * x * self.scale
 
 
-def _square(model: Any) -> Any:
-    return model(_tokens()).square().mean()
+class Passed(nn.Module):
+    """Tensors that are only added to something, which then has uses of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(7, _WIDTH))
+        self.second = nn.Parameter(torch.randn(7, _WIDTH))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """The sum of the uses of `y` is the first part of the sums for `x` and `first`."""
+        y = x + self.first
+        z = y.sin() * y + y.tanh().exp()
+        both = self.first * self.second + self.second.sin() + self.second.cos() * x
+        return z + both + x.tanh() + x
 
 
-# Losses, and whether something comes before the sum.
-_LOSSES: dict[str, tuple[Callable[[Any], Any], bool]] = {
-    "alone": (_square, False),
-    "later": (lambda model: _decay(model) + _square(model), False),
-    "before": (lambda model: _square(model) + _decay(model), True),
-    "two calls": (lambda model: _square(model) + model(_tokens()).sin().mean(), True),
+class Loop(nn.Module):
+    """The same weights in each of some steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.old, self.new = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Four steps on one input."""
+        h = x
+        for _ in range(4):
+            h = torch.tanh(self.old(h) + self.new(x))
+        return h
+
+
+def _decay(net: Any) -> Any:
+    return sum(p.square().sin().sum() for p in net.parameters()) * 0.1
+
+
+def _around(net: Any, x: Any, y: Any) -> Any:
+    before = _decay(net)
+    middle = net(x) + x.sin() + x.cos()
+    return (net(middle) * middle + x * y).square().mean() + before + _decay(net)
+
+
+_LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "alone": lambda net, x, _: net(x).square().mean(),
+    "decay last": lambda net, x, _: net(x).square().mean() + _decay(net),
+    "decay first": lambda net, x, _: _decay(net) + net(x).square().mean(),
+    "skip": lambda net, x, _: (x + net(x)).square().mean(),
+    "two skips": lambda net, x, _: (x.sin() * net(x)).square().mean() + x.exp().mean(),
+    "skip before": lambda net, x, _: (x.sin() * net(x)).square().mean(),
+    "two calls": lambda net, x, y: net(x).square().mean() + net(y).sin().mean(),
+    "one on the other": lambda net, x, _: net(net(x) + x).square().mean(),
+    "all": _around,
 }
 
 
-def _replayed() -> tuple[Tied, ReplayModule]:
+def _gradients(net: Any, loss: Callable[[Any, Any, Any], Any], how: str) -> list[Any]:
+    """Of inputs and parameters; inputs have a history, as within a larger model."""
+    net.zero_grad()
+    generator = torch.Generator().manual_seed(5)
+    leaves = [torch.randn(7, _WIDTH, generator=generator).requires_grad_() for _ in range(2)]
+
+    def run() -> tuple[list[torch.Tensor], Any]:
+        inputs = [leaf * 1.5 for leaf in leaves]
+        for tensor in inputs:
+            tensor.retain_grad()
+        return inputs, loss(net, *inputs)
+
+    inputs, value = run()
+    if how == "of one weight":
+        return list(torch.autograd.grad(value, [next(net.parameters())]))
+    if how == "of inputs":
+        return list(torch.autograd.grad(value, [leaves[0], inputs[0]]))
+    value.backward(retain_graph=how == "retained")
+    if how == "retained":
+        value.backward()
+    if how == "accumulated":
+        run()[1].backward()
+    return [t.grad for t in (*inputs, *leaves, *net.parameters())]
+
+
+def _captured(kind: type[nn.Module]) -> tuple[nn.Module, Captured]:
     torch.manual_seed(0)
-    model = Tied()
-    captured = capture(model, _tokens())
-    keep = Schedule.keep_everything(captured.graph)
-    return copy.deepcopy(model), replay(captured, plan_of(captured.graph, keep))
+    model = kind()
+    captured = capture(model, torch.randn(7, _WIDTH).requires_grad_())
+    return copy.deepcopy(model), captured
 
 
-@pytest.mark.parametrize("name", _LOSSES)
-def test_told_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One line tells of a sum that is added to something; others are exact and need none."""
-    loss, told = _LOSSES[name]
-    model, module = _replayed()
-    for _ in range(2):
-        for run in (model, module):
-            run.zero_grad()
-            loss(run).backward()
-        for a, b in zip(model.parameters(), module.parameters(), strict=True):
-            assert a.grad is not None
-            assert b.grad is not None
-            torch.testing.assert_close(a.grad, b.grad)
-            assert told or torch.equal(a.grad, b.grad)
-    assert caplog.text.count(_SAID) == told
+def _replayed(captured: Captured, schedule: Schedule | None = None) -> ReplayModule:
+    kept = Schedule.keep_everything(captured.graph)
+    return replay(captured, plan_of(captured.graph, schedule or kept))
 
 
-def test_more_backwards(caplog: pytest.LogCaptureFixture) -> None:
-    """A gradient that is there already, or a backward without the module, is nothing to tell of."""
+@pytest.mark.parametrize("order", ["kept", "recomputed", "reordered"])
+@pytest.mark.parametrize("kind", [Tied, Shared, Passed, Loop])
+def test_as_in_plain_pytorch(
+    kind: type[nn.Module], order: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bits and strides, whatever comes before and after, in one stage and in several."""
+    model, captured = _captured(kind)
+    graph = captured.graph
+    schedule = Schedule.keep_everything(graph)
+    if order == "recomputed":
+        schedule = random_schedule(graph, random.Random(3), drop=0.5)
+    elif order == "reordered":
+        schedule = reordered(graph, random.Random(3))
+    module = _replayed(captured, schedule)
     caplog.set_level(logging.WARNING)
-    _, module = _replayed()
-    for _ in range(2):
-        _square(module).backward()
-    _decay(module).backward()
-    torch.autograd.grad(_square(module) + _decay(module), list(module.parameters()))
-    _square(module).backward()
-    assert not caplog.text
+    for stages in (1, 3):
+        wiring = Wiring(captured.program, module.plan.schedule, stages=stages)
+        assert wiring.sums is not None
+        module.__dict__["_wiring"] = wiring
+        for name, loss in _LOSSES.items():
+            for how in ("once", "retained", "accumulated", "of one weight", "of inputs"):
+                expected = _gradients(model, loss, how)
+                found = _gradients(module, loss, how)
+                for a, b in zip(expected, found, strict=True):
+                    assert (a is None) == (b is None), (name, how)
+                    if a is not None:
+                        assert torch.equal(a, b), (name, how)
+                        assert a.stride() == b.stride(), (name, how)
+    assert "more than once" not in caplog.text
 
 
-def test_nothing_to_follow() -> None:
-    """Where no weight is used twice, nothing is followed."""
+def test_parts_are_those_of_the_engine() -> None:
+    """What arrives for a tensor counts, not what arrived for one that it was added to."""
+
+    def parts(kind: type[nn.Module]) -> dict[str, int]:
+        program = _captured(kind)[1].program
+        return {program.inputs[s.input].fqn or "x": s.parts for s in program.gradients}
+
+    assert parts(Tied) == {"table.weight": 2, "lin.weight": 1, "lin.bias": 1, "x": 1}
+    shared = {"lin.weight": 3, "lin.bias": 3, "weight": 2, "scale": 2, "x": 3}
+    assert parts(Shared) == shared
+    assert parts(Passed) == {"first": 2, "second": 3, "x": 4}
+
+
+def test_nothing_to_ask() -> None:
+    """Where nothing is used twice there are no probes."""
     captured = capture(nn.Linear(4, 4), torch.ones(3, 4))
-    module = replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))
-    assert module._wiring.sums is None
-    assert _replayed()[1]._wiring.sums is not None
+    assert _replayed(captured)._wiring.sums is None
+
+
+def _rows(table: torch.Tensor) -> torch.Tensor:
+    return nn.functional.embedding(torch.arange(9) * 2, table, sparse=True)
+
+
+def test_in_narrow_types_and_other_layouts() -> None:
+    """Outside gradients that are expanded, transposed or sparse, and bfloat16."""
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        model = Tied().to(dtype)
+        x = torch.randn(7, _WIDTH, dtype=dtype)
+        module = _replayed(capture(copy.deepcopy(model), x))
+        for outside in (
+            lambda w: w.sum() * 0.37,
+            lambda w: (w.t().contiguous() * 0.37).sin().sum(),
+            lambda w: _rows(w).sin().sum(),
+        ):
+            for net in (model, module):
+                net.zero_grad()
+                table: Any = net.table
+                (net(x).square().mean() + outside(table.weight)).backward()
+            for a, b in zip(model.parameters(), module.parameters(), strict=True):
+                assert torch.equal(a.grad, b.grad)  # type: ignore[arg-type]
+
+
+def test_takes_no_more_memory() -> None:
+    """What came before is let go where it is added to."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer := nn.Linear(64, 64), nn.Tanh(), layer, nn.Tanh(), layer])
+    x = torch.randn(4, 64)
+    captured = capture(model, x, lambda out: out.square().mean())
+    module = _replayed(captured)
+    assert module._wiring.code.extra == ()
+    direction = torch.randn(64, 64)
+
+    def peak(outside: bool) -> int:
+        def step() -> Any:
+            loss = module(x)
+            loss = loss + (layer.weight * direction).sum() if outside else loss
+            loss.backward()
+
+        module.zero_grad()
+        return measure_peak(step).peak_bytes
+
+    peak(True)
+    there = 2 * 64 * 64 * 4  # the product, and the gradient that comes before
+    assert peak(True) <= peak(False) + there
+
+
+def test_warns_if_the_budget_does_not_allow_for_it() -> None:
+    """Once, and only if something comes before: where the second part's memory was to be used."""
+    torch.manual_seed(0)
+    lin = nn.Linear(64, 64, bias=False)
+
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = lin
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x + self.lin(x)
+
+    captured = capture(Skip(), torch.randn(128, 64).requires_grad_())
+    graph, schedule = captured.graph, Schedule.keep_everything(captured.graph)
+    tight = plan_of(graph, schedule)
+    tight = plan_of(graph, schedule, budget_bytes=tight.peak_bytes)
+    module = replay(captured, tight)
+    need = module._wiring.begun_peak_bytes
+    assert tight.peak_bytes < need <= tight.peak_bytes + 128 * 64 * 4
+
+    def step(net: Any, skip: bool) -> Any:
+        x = torch.randn(128, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        before = x * 1
+        out = net(before).sin()
+        (out + before if skip else out).sum().backward()
+        return x.grad
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(module, False)
+        roomy = replay(captured, plan_of(graph, schedule, budget_bytes=need))
+        step(roomy, True)
+    with pytest.warns(UserWarning, match="more than its budget"):
+        step(module, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(step(module, True), step(captured.model, True))
+
+
+def test_in_anomaly_mode() -> None:
+    """Probes hold no NaN."""
+    model, captured = _captured(Tied)
+    module = _replayed(captured)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.detect_anomaly():
+            expected = _gradients(model, _LOSSES["all"], "once")
+            found = _gradients(module, _LOSSES["all"], "once")
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_what_comes_in_the_middle_is_not_lost() -> None:
+    """Nodes made in several threads have no order: theirs may come between probe and sum."""
+    look = Look((2,), (1,), torch.float32, torch.device("cpu"))
+    first, second = Seeds([look]), Seeds([look])
+    (one,), (two,) = first.probes, second.probes
+    assert one is not None
+    assert two is not None
+    with torch.no_grad():
+        there = torch.tensor([1.0, 2.0]) + one
+        first.close()
+        assert there is one
+        assert first.found(0)
+        assert there + two is one
+        second.close()
+        assert one + torch.tensor([10.0, 20.0]) is one
+        second.deliver([0])
+        assert one + torch.tensor([100.0, 200.0]) is one
+        first.deliver([0])
+        total = one + torch.tensor([1000.0, 2000.0])
+        assert type(total) is torch.Tensor
+        assert total.tolist() == [1111.0, 2222.0]
+        with pytest.raises(ReplayError, match="read in the middle"):
+            one.sin()
+
+
+def test_told_once_where_it_is_not_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A sum that does not begin in backward is added up otherwise, and a log line says so."""
+    model, captured = _captured(Tied)
+    module = _replayed(captured)
+    wiring = module._wiring
+    (item,) = sums_of(captured.program)
+    assert len(item.adds) == 1
+    source = wiring.code.source.replace("seeds.found(0)", "False")
+    space: dict[str, Any] = dict(wiring.code.backward.__globals__)
+    exec(source, space)  # as if the sum began in forward
+    wiring.code = replace(wiring.code, backward=space["backward"], begun=frozenset())
+    wiring.sums = Sums(captured.program, wiring.code)
+    for name, times in (("decay first", 0), ("decay last", 1), ("decay last", 1)):
+        expected = _gradients(model, _LOSSES[name], "once")
+        found = _gradients(module, _LOSSES[name], "once")
+        torch.testing.assert_close(expected, found)
+        assert caplog.text.count("table.weight is used more than once") == times
