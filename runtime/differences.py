@@ -69,6 +69,7 @@ def differences(
         yield Difference(what, advice, False)
     yield from _argument_differences(program, args, kwargs, guards.exact)
     yield from _state_differences(guards, model, loss_fn)
+    yield from _overlap_differences(guards, model, loss_fn, args, kwargs)
 
 
 def modules_of(model: nn.Module, loss_fn: Any) -> dict[str, nn.Module]:
@@ -295,6 +296,30 @@ def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterat
                     "capture again",
                     True,
                 )
+
+
+def _overlap_differences(
+    guards: Guards, model: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[Difference]:
+    flat, spec = pytree.tree_flatten((args, kwargs))
+    if not guards.overlaps.any or spec != guards.program.in_spec:
+        return
+    tensors, names = _named_tensors(model, loss_fn), leaf_names(spec)
+    given = [
+        (flat[i.position], names[i.position])
+        if i.kind == "input"
+        else (tensors.get(i.fqn), f"the {i.kind} {i.fqn}")
+        for i in guards.inputs
+    ]
+    plain = [t if isinstance(t, torch.Tensor) and type(t) in PLAIN else None for t, _ in given]
+    found = guards.overlaps.first(plain)
+    if found is not None:
+        one, other = (given[place][1] for place in found)
+        yield Difference(
+            f"{one} shares memory with {other}, and the step changes one of them in place",
+            "pass a clone",
+            False,
+        )
 
 
 def _words(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:

@@ -22,6 +22,7 @@ from .differences import LOSS, modules_of, same_literal, same_strides
 from .flatten import flatten_lines
 from .fsdp import PLAIN, is_sharded, same_class
 from .literals import Namespace, write_argument
+from .overlaps import Overlaps
 from .source import build_functions
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Guards:
     late
         Places of parameters that are None in the result: sharded ones, looked at when gathered.
         None: no module may be sharded.
+    overlaps
+        Arguments that must share no memory.
     """
 
     def __init__(
@@ -64,7 +67,10 @@ class Guards:
         self.late = None if late is None else frozenset(late)
         self.exact = exact
         self.inputs = [spec for spec in program.inputs if spec.kind != "tangent"]
-        self.source, namespace = _write(program, self.inputs, self.behaviours, self.late, exact)
+        self.overlaps = Overlaps(program)
+        self.source, namespace = _write(
+            program, self.inputs, self.behaviours, self.late, exact, self.overlaps
+        )
         self.fast: Callable[..., list[torch.Tensor] | None]
         (self.fast,) = build_functions(self.source, namespace, ("resolve",), "guards")
         self._signatures: dict[type, inspect.Signature | None] = {}
@@ -129,6 +135,7 @@ def _write(
     behaviours: tuple[Behaviour, ...],
     late: frozenset[int] | None,
     exact: bool,
+    overlaps: Overlaps,
 ) -> tuple[str, dict[str, Any]]:
     """Source of the fast check, and the objects it refers to."""
     names = Namespace()
@@ -169,7 +176,11 @@ def _write(
         questions = names.bind(program.questions, "questions")
         given = ", ".join(f"a{place}" for place in range(len(program.guards)))
         lines.append(f"        if first_changed({questions}, [{given}]): return None")
-    lines += [f"        return [{', '.join(results)}]"]
+    lines.append(f"        found = [{', '.join(results)}]")
+    if overlaps.any:
+        names.globals["first_overlap"] = overlaps.first
+        lines.append("        if first_overlap(found) is not None: return None")
+    lines.append("        return found")
     lines += [
         "    except (AttributeError, IndexError, KeyError, TypeError, ValueError):",
         "        return None",

@@ -1,0 +1,83 @@
+"""Arguments that share memory with what the step changes in place are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.fit import fit
+from lowtide.runtime.replay import replay
+from lowtide.solver.errors import CaptureError, ReplayError
+from lowtide.solver.schedule import Schedule
+
+from .models import square
+from .schedules import plan_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Writes(nn.Module):
+    """A step that moves a buffer, and doubles its first argument before it reads the second."""
+
+    state: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("state", torch.ones(3, 4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        """Writes, then reads."""
+        x.mul_(2)
+        self.state.add_(1)
+        return self.layer(x) * y
+
+
+OVERLAPS: dict[str, tuple[Any, str]] = {
+    "twice": (lambda _, x: (x, x), "argument 0 shares memory with positional argument 1"),
+    "views": (lambda _, x: (x[:], x.view(4, 3).view(3, 4)), "argument 0 shares memory with"),
+    "halves": (lambda _, x: x.new_ones(6, 4).chunk(2), "argument 0 shares memory with"),
+    "buffer": (lambda m, x: (x, m.state), "argument 1 shares memory with the buffer state"),
+    "in the buffer": (lambda m, x: (m.state[:], x), "argument 0 shares memory with the buffer"),
+    "weight": (lambda m, x: (m.layer.weight.data[:3], x), "with the param layer.weight"),
+}
+
+
+@pytest.mark.parametrize("what", list(OVERLAPS))
+def test_shared_memory_is_refused(what: str) -> None:
+    """One line says what shares memory with what; tensors apart are replayed before and after."""
+    torch.manual_seed(0)
+    model = Writes()
+    captured = capture(model, (torch.ones(3, 4), torch.ones(3, 4)), square, times="none")
+    keep = Schedule.keep_everything(captured.graph)
+    module = replay(captured, plan_of(captured.graph, keep))
+    module(torch.ones(3, 4), torch.ones(3, 4))
+    make, message = OVERLAPS[what]
+    with pytest.raises(ReplayError, match=message):
+        module(*make(model, torch.ones(3, 4)))
+    module(torch.ones(3, 4), torch.ones(3, 4))
+
+
+def test_fit_refuses_it_as_well() -> None:
+    """A plan for such a call cannot be made."""
+    module = fit(
+        Writes(), (torch.ones(3, 4), torch.ones(3, 4)), memory_budget="100%", loss_fn=square,
+        times="roofline",
+    )  # fmt: skip
+    x = torch.ones(3, 4)
+    with pytest.raises(CaptureError, match="shares memory with"):
+        module(x, x)
+
+
+def test_what_is_only_read_may_share_memory() -> None:
+    """One tensor given twice is fine where nothing is written."""
+    torch.manual_seed(0)
+    model = nn.Bilinear(4, 4, 2)
+    captured = capture(model, (torch.ones(3, 4), torch.ones(3, 4)), square, times="none")
+    keep = Schedule.keep_everything(captured.graph)
+    x = torch.randn(3, 4)
+    assert torch.equal(replay(captured, plan_of(captured.graph, keep))(x, x), square(model(x, x)))
