@@ -189,7 +189,7 @@ class _Variants:
 
 def _written(program: Program) -> set[int]:
     """Inputs that the step updates in place."""
-    return {op.target_input for op in program.ops if op.target_input is not None}
+    return {changed for op in program.ops for changed in op.changes}
 
 
 def _output_places(

@@ -31,7 +31,7 @@ class Namespace:
         key = _key(value)
         if key in self._names:
             return self._names[key]
-        stem = _WORD.sub("_", hint).strip("_") or "k"
+        stem = _WORD.sub("_", hint).lstrip("_") or "k"
         if stem[0].isdigit() or keyword.iskeyword(stem) or re.fullmatch(r"v\d+|_", stem):
             stem = f"k_{stem}"
         name, count = stem, 1

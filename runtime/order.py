@@ -90,8 +90,12 @@ class Order:
                 )
             if draws:
                 last_draw = number
-            if op.kind is Kind.WRITE_BACK and (again or len(phases) > 1):
-                raise ReplayError(f"the plan must run {name} once and before the backward starts")
+            once = again and op.again is None
+            if op.changes and (once or (len(phases) > 1 and not again)):
+                raise ReplayError(
+                    f"the plan must run {name} {'once and ' if op.again is None else ''}before the "
+                    "backward starts: it changes a buffer or an input"
+                )
             if op.random and again and op.rng_value is None:
                 raise ReplayError(f"the plan reruns {name}, whose random state is not saved")
         if len(phases) > 2:

@@ -40,13 +40,17 @@ _SHORT = {
 
 @dataclass
 class Item:
-    """An op of the program on its way into the graph."""
+    """An op of the program on its way into the graph.
+
+    `rerun_bytes` are those that a later run takes beyond what the first one takes; -1 for none.
+    """
 
     name: str
     op: ProgramOp
     phase: Phase
     origin: str = ""
     recompute: bool = True
+    rerun_bytes: int = -1
 
 
 @dataclass
@@ -167,13 +171,14 @@ def assemble(
         if leaf.source in wiring.sources
     }
     read = {of[v] for item in items for v in item.op.reads}
-    read |= {of[inputs[i.op.target_input].value] for i in items if i.op.target_input is not None}
+    read |= {of[inputs[changed].value] for item in items for changed in item.op.changes}
     kept = used_inputs(inputs, read | seen, values)
     moved = {old: new for new, old in enumerate(kept)}
     inputs = tuple(inputs[old] for old in kept)
     for item in items:
         if item.op.target_input is not None:
             item.op = replace(item.op, target_input=moved[item.op.target_input])
+        item.op = replace(item.op, updates=tuple(moved[old] for old in item.op.updates))
     position = {spec.value: i for i, spec in enumerate(inputs)}
     pinned = made & (
         seen | {of[v] for v in (*wiring.gradients.values(), *wiring.tangents.values())}
@@ -193,7 +198,7 @@ def assemble(
         )
         for storage in order
     )
-    follows = order_edges(items, values, inputs)
+    follows = order_edges(items, values, inputs, seen & made)
     first = sorted({before for group in follows.values() for before in group})
     mark = {before: len(tensors) + place for place, before in enumerate(first)}
     tensors += tuple(Tensor(f"after.{items[before].name}", 0, output=True) for before in first)
@@ -267,7 +272,7 @@ def graph_op(
     outs = tuple(dict.fromkeys(order[values.storage[v]] for v in item.op.writes))
     call = item.op.call
     source, _, module = item.origin.partition("\n")
-    rerun = restores = -1
+    rerun, restores = item.rerun_bytes, -1
     if item.op.rng_value is not None:
         restores = order[values.storage[item.op.rng_value]]
         rerun = allocated(state_bytes(device), torch.device("cpu"), device)

@@ -14,6 +14,7 @@ Second, into memory that is set aside for it: that takes a kernel for `out=`, or
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -90,10 +91,8 @@ def variant_of(call: Call, value: int, device: torch.device) -> Variant | None:
     first = name in _BACKWARD or (name in _BY_ROWS and device.type == "cpu")
     if not places or not (name in _POINTWISE or (first and places == [0])):
         return None
-    found = _variants(target, device.type.upper())
-    if found[1] is not None:
-        return found[1]
-    return found[0] if places[0] == 0 else None
+    in_place, out = _variants(target, device.type.upper())
+    return in_place if in_place is not None and places[0] == 0 else out
 
 
 def placed_variant_of(call: Call, device: torch.device) -> Variant | None:
@@ -198,7 +197,7 @@ def overwritable(
             if graph.tensors[t].output or users[t][-1] != index or not fills(value):
                 continue
             views = [value_meta[v] for v in call.refs() if value_tensor[v] == t]
-            if any(_look(view) != _look(meta) for view in views):
+            if not all(looks_like(view, meta) for view in views):
                 continue
             if variant_of(call, value, meta.device) is not None:
                 candidates.append((len(users[t]), -maker[t], t))
@@ -207,8 +206,9 @@ def overwritable(
     return [choice(index) for index in range(len(ops))]
 
 
-def _look(meta: ValueMeta) -> tuple[object, ...]:
-    return meta.shape, meta.stride, meta.storage_offset, meta.dtype, meta.device
+def looks_like(one: ValueMeta, other: ValueMeta) -> bool:
+    """Whether two values are alike in all but the lengths of their storages."""
+    return replace(one, storage=0) == replace(other, storage=0)
 
 
 def fills_storage(meta: ValueMeta, nbytes: int) -> bool:

@@ -7,6 +7,7 @@ which eager PyTorch runs them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from .phases import ancestors, split
 from .program import Kind, Program, ProgramOp, ValueMeta
 from .rng import draws, state_bytes
 from .sources import shared_memory
+from .updates import Update, update_in_place
 from .values import Line, Values, trace_values
 
 if TYPE_CHECKING:
@@ -56,8 +58,12 @@ def lower(
     lines = own_gradients(lines, values, wiring)
     needed = ancestors(lines, wiring.gradients.values())
     separated = separate_mutations(lines, values, wiring, needed)
+    updates = update_in_place(separated, values, wiring, step.sources, device)
     inputs, positions = input_specs(step, wiring)
     items = schedule(separated, values, needed)
+    for item in items:
+        if item.name in updates:
+            update_item(item, updates[item.name], positions)
     at = next((i for i, item in enumerate(items) if item.phase == "backward"), len(items))
     middle = []
     for index, value in wiring.mutations.items():
@@ -129,6 +135,13 @@ def schedule(separated: Separated, values: Values, needed: set[str]) -> list[Ite
             early += snapshots(line.name)
             early += call_items(line, values, separated.once, needed)
     return [*early, *snapshots(""), *late]
+
+
+def update_item(item: Item, update: Update, positions: dict[int, int]) -> None:
+    """Note what an op does to buffers; `positions` are those of values among the inputs."""
+    targets = tuple(positions[value] for value in update.targets)
+    item.op = replace(item.op, updates=targets, again=update.again)
+    item.rerun_bytes = update.rerun_bytes
 
 
 def call_items(line: Line, values: Values, once: set[str], needed: set[str]) -> list[Item]:

@@ -1,8 +1,8 @@
 """Buffers and inputs that the step changes: who may read them, and when.
 
-The program writes the new contents back at the end of the forward. An op that reads the old ones
-may therefore not run again later, unless it reads a snapshot, or is a batch norm in training mode,
-whose running statistics go into nothing but their own update.
+The program writes the new contents back at the end of the forward, or earlier (see `updates`). An
+op that reads the old ones may therefore not run again later, unless it reads a snapshot, or is a
+batch norm in training mode, whose running statistics go into nothing but their own update.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .assemble import Wiring
 
 # outputs of a batch norm that hold the new running statistics
-_NEW_STATISTICS = {
+NEW_STATISTICS = {
     "aten::_native_batch_norm_legit_functional": (3, 4),
     "aten::_batch_norm_with_update_functional": (4, 5),
     "lowtide::cumulative_batch_norm": (3, 4),
@@ -130,12 +130,12 @@ def separate_mutations(
 def harmless(line: Line, read: set[int]) -> set[int]:
     """Running statistics that a training batch norm reads for their own update only."""
     op = line.call.target
-    if not isinstance(op, torch._ops.OpOverload) or op._schema.name not in _NEW_STATISTICS:
+    if not isinstance(op, torch._ops.OpOverload) or op._schema.name not in NEW_STATISTICS:
         return set()
     given = arguments(line.call)
     if given.get("training", True) is not True:
         return set()
-    new = {line.call.outputs[i] for i in _NEW_STATISTICS[op._schema.name]}
+    new = {line.call.outputs[i] for i in NEW_STATISTICS[op._schema.name]}
     if new & read:
         return set()
     found = {a.index for name in _STATISTICS if isinstance(a := given.get(name), ValueRef)}

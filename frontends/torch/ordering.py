@@ -7,7 +7,8 @@ is ordered in this way:
 
 * draws of random numbers follow each other as in the captured step;
 * draws and checks of the forward come before the boundary, those of the backward after it;
-* a buffer or input that the step changes is written once all who read its old contents have run;
+* a buffer or input that the step changes is written once all who read its old contents have run,
+  and before the boundary;
 * what the caller sees when forward returns, outputs and changed buffers, is there at the boundary.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from .program import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from .assemble import Item
     from .program import InputSpec
@@ -26,14 +27,23 @@ if TYPE_CHECKING:
 
 
 def order_edges(
-    items: Sequence[Item], values: Values, inputs: Sequence[InputSpec]
+    items: Sequence[Item],
+    values: Values,
+    inputs: Sequence[InputSpec],
+    results: Collection[int],
 ) -> dict[int, list[int]]:
     """For each item (by index) the earlier ones that it must follow, data flow aside.
 
-    Their number is linear in the number of items, reads and writes.
+    Their number is linear in the number of items, reads and writes. `results` are the storages that
+    are there at the boundary.
     """
     after: dict[int, dict[int, None]] = {}
-    for first, second in (*_draws(items), *_phases(items), *_writes(items, values, inputs)):
+    for first, second in (
+        *_draws(items),
+        *_phases(items),
+        *_updates(items, values, results),
+        *_writes(items, values, inputs),
+    ):
         after.setdefault(second, {})[first] = None
     return {second: list(firsts) for second, firsts in after.items()}
 
@@ -67,22 +77,39 @@ def _phases(items: Sequence[Item]) -> Iterator[tuple[int, int]]:
             yield min(index, boundary), max(index, boundary)
 
 
+def _updates(
+    items: Sequence[Item], values: Values, results: Collection[int]
+) -> Iterator[tuple[int, int]]:
+    """Ops that update buffers beside what they make, if no result of the forward needs them."""
+    of, boundary = values.storage, _boundary(items)
+    maker = {of[v]: index for index, item in enumerate(items) for v in item.op.writes}
+    needed: set[int] = set()
+    stack = [maker[storage] for storage in results]
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            stack += [maker[of[v]] for v in items[index].op.reads if of[v] in maker]
+    for index, item in enumerate(items):
+        if item.op.updates and item.op.writes and index not in needed:
+            yield index, boundary
+
+
 def _writes(
     items: Sequence[Item], values: Values, inputs: Sequence[InputSpec]
 ) -> Iterator[tuple[int, int]]:
-    """Readers of old contents before the op that writes the new ones.
+    """Readers of old contents before the op that writes the new ones, and writers in turn.
 
     A batch norm that computes new statistics from old ones comes first by data flow. It may run
     again later: then nothing reads its statistics any more.
     """
     of = values.storage
-    writer = {
-        of[inputs[item.op.target_input].value]: index
-        for index, item in enumerate(items)
-        if item.op.target_input is not None
-    }
+    writers: dict[int, list[int]] = {}
+    for index, item in enumerate(items):
+        for changed in item.op.changes:
+            writers.setdefault(of[inputs[changed].value], []).append(index)
     for index, item in enumerate(items):
         for storage in dict.fromkeys(of[value] for value in item.op.reads):
-            write = writer.get(storage, -1)
-            if index < write and not set(items[write].op.reads) & set(item.op.writes):
+            write = next((w for w in writers.get(storage, ()) if w > index), -1)
+            if write >= 0 and not set(items[write].op.reads) & set(item.op.writes):
                 yield index, write

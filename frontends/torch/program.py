@@ -94,6 +94,11 @@ class ProgramOp:
         For a random call: the value that holds the generator state from before its first run.
     target_input
         For WRITE_BACK: index into `Program.inputs`.
+    updates
+        For CALL: the inputs (indices into `Program.inputs`) that `call` changes in place.
+    again
+        For such a call that makes something as well: what runs in its place when it runs again,
+        makes the same and changes nothing.
     """
 
     kind: Kind
@@ -103,6 +108,13 @@ class ProgramOp:
     random: bool = False
     rng_value: int | None = None
     target_input: int | None = None
+    updates: tuple[int, ...] = ()
+    again: Call | None = None
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """All inputs (indices into `Program.inputs`) that the op writes into."""
+        return self.updates if self.target_input is None else (self.target_input,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def test_random_op_without_use_in_backward_runs_once() -> None:
 
 
 def test_batch_norm_can_be_rerun() -> None:
-    """Running statistics of a training batch norm go into their write-backs only."""
+    """A training batch norm updates its statistics itself; what runs again does not touch them."""
     model, batch, loss = models.cnn()
     captured = capture(model, batch, loss, times="none")
     program = captured.program
@@ -133,15 +133,15 @@ def test_batch_norm_can_be_rerun() -> None:
     )
     assert captured.graph.ops[norm].recompute
     assert not any(op.kind is Kind.SNAPSHOT for op in program.ops)
-    statistics = set(program.ops[norm].writes[3:5])
-    readers = {op.kind for op in program.ops if statistics & set(op.reads)}
-    assert readers == {Kind.WRITE_BACK}
-    targets = [
-        program.inputs[op.target_input].fqn
-        for op in program.ops
-        if op.kind is Kind.WRITE_BACK and op.target_input is not None
-    ]
+    again = program.ops[norm].again
+    assert again is not None
+    assert again.outputs == tuple(program.ops[norm].writes)
+    buffers = {spec.value for spec in program.inputs if spec.kind == "buffer"}
+    assert len(buffers & set(program.ops[norm].reads)) == 2
+    assert not buffers.intersection(again.refs())
+    targets = [program.inputs[changed].fqn for op in program.ops for changed in op.changes]
     assert sorted(targets) == sorted(name for name, _ in model.named_buffers())
+    assert not any(op.kind is Kind.WRITE_BACK for op in program.ops)
 
 
 def test_changed_buffer_is_read_from_a_snapshot() -> None:
@@ -158,10 +158,11 @@ def test_changed_buffer_is_read_from_a_snapshot() -> None:
     assert snapshot.kind is Kind.SNAPSHOT
     assert captured.program.ops[at].reads == snapshot.writes
     assert captured.graph.ops[at].recompute
-    update = op_named(captured, "aten.add.Tensor")
-    assert not captured.graph.ops[update].recompute  # reads the buffer itself, so it runs once
+    update = op_named(captured, "aten.add_.Tensor")
+    assert not captured.graph.ops[update].recompute  # it changes the buffer, so it runs once
     buffer = next(s.value for s in captured.program.inputs if s.fqn == "one")
     assert captured.program.ops[update].reads == (buffer,)
+    assert captured.program.ops[update].writes == ()
 
 
 def test_gradients_own_their_storages() -> None:

@@ -31,7 +31,7 @@ def test_the_choosing_operator_gives_the_same_bits(monkeypatch: pytest.MonkeyPat
     case = make("cnn")
     captured = profile(capture(case.model, case.batch(0), case.loss_fn), budget_s=5, cache=False)
     kinds = [op.kind for op in captured.graph.ops]
-    forward = kinds.count("aten._batch_norm_with_update_functional.default")
+    forward = kinds.count("aten._batch_norm_with_update.default")
     assert forward == kinds.count("aten.batch_norm_backward.default") == 5
     assert not any("native_batch_norm" in kind for kind in kinds)
     schedule = random_schedule(captured.graph, random.Random(1))
@@ -46,7 +46,7 @@ def test_the_cpu_keeps_its_kernel() -> None:
     """Only CUDA has the choice."""
     case = make("cnn")
     kinds = {op.kind for op in capture(case.model, case.batch(0), case.loss_fn).graph.ops}
-    assert "aten._native_batch_norm_legit_functional.default" in kinds
+    assert "aten._native_batch_norm_legit.default" in kinds
 
 
 def test_backwards_of_attention_draw_nothing() -> None:

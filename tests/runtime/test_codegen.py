@@ -111,14 +111,39 @@ def test_random_ops_stay_in_their_phase() -> None:
 
 
 def test_buffer_updates_stay_in_forward() -> None:
-    """A schedule that writes a buffer in backward is refused."""
-    _, captured = fresh("cnn")
+    """A schedule that changes a buffer in backward, or a counter twice, is refused."""
+    captured = capture(_Counts(), torch.ones(2, 3), square)
     graph, program = captured.graph, captured.program
-    writes = [i for i, op in enumerate(program.ops) if op.kind is Kind.WRITE_BACK]
-    order = _computes(graph)
-    order.remove(writes[0])
-    order.append(writes[0])
-    _refused(program, order, "once and before the backward")
+    writes = [i for i, op in enumerate(program.ops) if op.changes]
+    assert {program.ops[i].kind for i in writes} == {Kind.WRITE_BACK, Kind.CALL}
+    norm = next(i for i in writes if program.ops[i].again is not None)
+    for write in writes:
+        order = _computes(graph)
+        order.remove(write)
+        order.append(write)
+        what = "before the backward" if write == norm else "once and before the backward"
+        _refused(program, order, f"must run {graph.ops[write].name} {what}")
+        order = _computes(graph)
+        order.insert(graph.boundary, write)
+        if write != norm:
+            with pytest.raises(ReplayError, match=what):
+                generate(program, Schedule.from_computes(graph, order))
+
+
+class _Counts(nn.Module):
+    """Buffers that are changed in every way: by a norm, in place and by a copy at the end."""
+
+    last: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.norm(x)
+        self.last.copy_(x.mean(0))
+        return x * self.norm.weight
 
 
 def test_shared_gradients_get_memory_of_their_own() -> None:
