@@ -101,8 +101,21 @@ def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return found.clone() if full is None else full()  # type: ignore[no-any-return]
 
 
-def train_record(module: nn.Module, kind: str, *, parts: int = 1, sync: Any = None) -> Record:
-    """Three steps; losses, gradients, and parameters at the end."""
+def with_decay(module: nn.Module, loss: Any, _: Any) -> Any:
+    """The loss, and one of all parameters: of their shards, where they are sharded."""
+    shards = (getattr(p, "to_local", lambda p=p: p)() for p in module.parameters())
+    return loss + sum(shard.sin().square().sum() for shard in shards) * 1e-2
+
+
+def with_second_call(module: nn.Module, loss: Any, batch: Any) -> Any:
+    """The loss, and that of another call."""
+    return loss + (module(**batch) if isinstance(batch, dict) else module(*batch)) * 0.7
+
+
+def train_record(
+    module: nn.Module, kind: str, *, parts: int = 1, sync: Any = None, more: Any = None
+) -> Record:
+    """Three steps; losses, gradients, and parameters at the end; `more` adds to the loss."""
     torch.manual_seed(7 + distributed.get_rank())
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-2)
     found: Record = []
@@ -111,6 +124,7 @@ def train_record(module: nn.Module, kind: str, *, parts: int = 1, sync: Any = No
             batch = batch_of(kind, parts * step + part)
             with sync(module, part == parts - 1) if sync else torch.enable_grad():
                 loss = module(**batch) if isinstance(batch, dict) else module(*batch)
+                loss = loss if more is None else more(module, loss, batch)
                 loss.backward()
             found.append((f"loss {step}", loss.detach().clone()))
         for name, p in module.named_parameters():

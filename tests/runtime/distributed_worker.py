@@ -39,6 +39,8 @@ from .distributed_setup import (
     replayed_model,
     same_as_plain,
     units_by_block,
+    with_decay,
+    with_second_call,
     without_sync,
 )
 
@@ -80,6 +82,22 @@ def check_accumulating_plans() -> str:
                 "gpt", wrap, module=wrap(replayed_model("gpt", accumulate=True)), parts=2, sync=sync
             )
         )
+    )
+
+
+def check_losses_outside() -> str:
+    """A loss of the parameters beside the module's, and two calls: sums begin with theirs."""
+    return "; ".join(
+        f"{wrap.__name__}, {more.__name__}: {found}"
+        for wrap, more in (
+            (in_ddp, with_decay),
+            (in_ddp, with_second_call),
+            (one_unit, with_decay),
+            (one_unit, with_second_call),
+            (units_by_block, with_decay),
+            (units_by_block, with_second_call),
+        )
+        if (found := same_as_plain("gpt", wrap, more=more))
     )
 
 

@@ -25,6 +25,7 @@ FAST = (
     "ddp",
     "ddp_overlaps",
     "ddp_accumulates",
+    "losses_outside",
     "fsdp_root",
     "fsdp_blocks",
     "fsdp_accumulates",
