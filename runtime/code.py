@@ -65,7 +65,8 @@ class StepCode:
     saved_outputs
         Pairs (place in `saved`, place in the outputs) of output values that backward reads.
     without
-        Gives `backward` for places of tangents that do not arrive: None is passed for these.
+        Gives `backward` for places of tangents that do not arrive (None is passed for these) and
+        gradients of inputs that have a history.
     done
         For each stage: sharded units whose parameters and gradients are done with after it.
     begun
@@ -91,7 +92,7 @@ class StepCode:
     saved_outputs: tuple[tuple[int, int], ...]
     watched_outputs: tuple[int, ...]
     watched_inputs: tuple[int, ...]
-    without: Callable[[frozenset[int]], Callable[..., Any]]
+    without: Callable[[frozenset[int], frozenset[int]], Callable[..., Any]]
     done: tuple[tuple[int, ...], ...] = ()
     begun: frozenset[int] = frozenset()
     extra: tuple[tuple[int, int], ...] = ()

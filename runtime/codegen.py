@@ -20,6 +20,7 @@ from .emitter import Emitter
 from .gradients import made_early, plan_departures, tangents_behind
 from .marks import Marks
 from .order import Order
+from .passed_on import passing_on
 from .source import build_functions
 from .sums import sums_of, where_sums_begin
 
@@ -42,6 +43,7 @@ def generate(
     arena: Arena | None = None,
     sharding: Sharding | None = None,
     absent: frozenset[int] = frozenset(),
+    passed_on: frozenset[int] = frozenset(),
 ) -> StepCode:
     """Code that runs `schedule`.
 
@@ -60,6 +62,8 @@ def generate(
     absent
         Places of tangents that do not arrive: backward then does without what hangs on them, as
         plain PyTorch's does; forward, and what it hands over, are the same.
+    passed_on
+        Gradients of inputs that have a history.
 
     Raises
     ------
@@ -88,6 +92,7 @@ def generate(
         emitter.ensure(value)
     forward = emitter.lines
     emitter.start_backward(_missing(program, order, emitter, arena, absent))
+    emitter.instead = passing_on(program, passed_on)
     emitter.begun = where_sums_begin(program, order, emitter.dead, placed=arena is not None)
     departures = plan_departures(program, order, emitter, stages, sharding)
     staged = sharding is not None or len(departures.ends) > 1
@@ -158,7 +163,7 @@ def _missing(
 
 
 class _Variants:
-    """Backwards that do without some tangents, generated when they are first needed."""
+    """Backwards without some tangents or for other inputs, generated when first needed."""
 
     def __init__(
         self,
@@ -171,19 +176,19 @@ class _Variants:
     ) -> None:
         self._program, self._schedule, self._stages = program, schedule, stages
         self._arena, self._sharding, self._carried = arena, sharding, carried
-        self._known: dict[frozenset[int], Callable[..., Any]] = {}
+        self._known: dict[tuple[frozenset[int], frozenset[int]], Callable[..., Any]] = {}
 
-    def __call__(self, absent: frozenset[int]) -> Callable[..., Any]:
-        found = self._known.get(absent)
+    def __call__(self, absent: frozenset[int], passed_on: frozenset[int]) -> Callable[..., Any]:
+        found = self._known.get((absent, passed_on))
         if found is None:
             code = generate(
                 self._program, self._schedule, stages=self._stages, arena=self._arena,
-                sharding=self._sharding, absent=absent,
+                sharding=self._sharding, absent=absent, passed_on=passed_on,
             )  # fmt: skip
             variants = code.without
             assert isinstance(variants, _Variants)
             assert variants._carried == self._carried  # what forward hands over fits both
-            found = self._known[absent] = code.backward
+            found = self._known[absent, passed_on] = code.backward
         return found
 
 

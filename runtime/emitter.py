@@ -35,6 +35,8 @@ class Emitter(Names):
         Tensors whose memory backward gives to the result of an op.
     begun
         Executions in which sums of gradients begin, by place in the schedule.
+    instead
+        Op -> what it does instead.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Emitter(Names):
         self.arena = arena
         self.overwritten: set[int] = set()
         self.begun: dict[int, Begin] = {}
+        self.instead: dict[int, Call] = {}
         self._instead = ""
         self._written: list[int] = []
 
@@ -68,7 +71,7 @@ class Emitter(Names):
         op = self.program.ops[step.op]
         if op.kind is not Kind.WRITE_BACK:
             self.count_versions()
-        call, reads = op.call, list(op.reads)
+        call, reads = self.instead.get(step.op, op.call), list(op.reads)
         if step.again and op.again is not None:
             call, reads = op.again, list(dict.fromkeys(op.again.refs()))
         if call is not None and step.overwrites < 0 and not op.random and self.arena is None:

@@ -91,6 +91,8 @@ class Run:
         The autocast context whose casts it shares with other calls; None if it shares none.
     absent, backward
         Places of tangents that did not arrive in the running backward, and its code.
+    passed_on
+        Gradients of inputs that have a history.
     keeping
         Whether the running backward leaves the saved values for another one.
     """
@@ -105,6 +107,7 @@ class Run:
     seeds: Seeds
     given: list[Any]
     absent = _NONE
+    passed_on = _NONE
     keeping = False
     running: Generator[int | None, None, None] | None = None
     taken: list[torch.Tensor]
@@ -172,7 +175,9 @@ class Run:
             else:
                 given.append(tangent.fitted(gradient))
         self.absent = frozenset(absent) if absent else _NONE
-        self.backward = self.code.without(self.absent) if absent else self.code.backward
+        self.backward = self.code.backward
+        if absent or self.passed_on:
+            self.backward = self.code.without(self.absent, self.passed_on)
         if self.alarm is not None and any(leaf.grad is not None for leaf in self.owners):
             self.alarm()
         return given

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..frontends.torch.deliveries import is_accumulating
+from ..frontends.torch.gradients import own_copy
 from ..frontends.torch.switches import Running
 from ..solver.simulate import peak_on_existing, simulate
 from ..solver.units import format_bytes
@@ -21,6 +22,7 @@ from .codegen import generate
 from .fsdp import Units
 from .guards import Guards
 from .hold import held_back
+from .passed_on import copied_inputs, more_bytes
 from .run import Run
 from .shared_casts import cast_parameters
 from .sums import Sums, sums_of
@@ -108,6 +110,9 @@ class Wiring:
         self.sums = Sums(program, self.code) if sums_of(program) else None
         summed = () if self.sums is None else self.sums.inputs
         self.summed_of = _picker([place_of_input[index] for index in summed])
+        self.copied = [
+            (place_of_input[program.gradients[g].input], g) for g in copied_inputs(program)
+        ]
         self.input_names = [
             program.inputs[i].fqn or f"input {program.inputs[i].position}" for i in kept
         ]
@@ -146,6 +151,8 @@ class Wiring:
         self.plain_leaves = [spec.literal for spec in specs]
         self.existing_peak_bytes = self._existing_peak(schedule)
         self.begun_peak_bytes = self._begun_peak(schedule)
+        self.gaps_peak_bytes = self._gaps_peak(schedule)
+        self.gaps_alarm = ""
         self.alarm = ""
 
     def _existing_peak(self, schedule: Schedule) -> int:
@@ -168,6 +175,16 @@ class Wiring:
         graph = self.program.graph if self.arena is None else self.arena.graph
         during = simulate(graph, schedule).during_bytes
         return max(during[place] + size for place, size in self.code.extra)
+
+    def _gaps_peak(self, schedule: Schedule) -> int:
+        """Largest peak with gradients that are passed on with gaps in them; 0 without such."""
+        more = more_bytes(self.program)
+        if not more:
+            return 0
+        graph = self.program.graph if self.arena is None else self.arena.graph
+        copies = {own_copy(self.program, g) for _, g in self.copied}
+        first = next(i for i, op in enumerate(schedule.computes()) if op in copies)
+        return max(simulate(graph, schedule).during_bytes[first:]) + more
 
     def run(
         self,
@@ -196,6 +213,12 @@ class Wiring:
             run.owners = [tensor for tensor in leaves if tensor.is_leaf]
         if self.sums is not None:
             run.sums = self.sums
+        if self.copied:
+            history = (g for place, g in self.copied if inputs[place].grad_fn is not None)
+            run.passed_on = frozenset(history)
+            if run.passed_on and self.gaps_alarm:
+                text, self.gaps_alarm = self.gaps_alarm, ""
+                warnings.warn(text, UserWarning, stacklevel=2)
         return run
 
     def limit(self, budget_bytes: int) -> None:
@@ -211,6 +234,14 @@ class Wiring:
                 f"{format_bytes(need)} ({need} B), more than its budget of "
                 f"{format_bytes(budget_bytes)} ({budget_bytes} B). Give the whole loss as loss_fn, "
                 "or a larger budget"
+            )
+        need = self.gaps_peak_bytes
+        if need > budget_bytes:
+            self.gaps_alarm = (
+                f"an input of the module is the result of something outside, and gets its gradient "
+                f"with gaps, as in plain PyTorch: the step then needs at most {format_bytes(need)} "
+                f"({need} B), more than its budget of {format_bytes(budget_bytes)} "
+                f"({budget_bytes} B). Detach the input, or give a larger budget"
             )
         need = self.existing_peak_bytes
         if need > budget_bytes:

@@ -16,6 +16,9 @@ from .values import Line, Values, extent
 
 if TYPE_CHECKING:
     from .assemble import Wiring
+    from .program import Program
+
+_COPY = "grad_clone."
 
 
 def own_gradients(lines: list[Line], values: Values, wiring: Wiring) -> list[Line]:
@@ -40,7 +43,7 @@ def own_gradients(lines: list[Line], values: Values, wiring: Wiring) -> list[Lin
         if own and whole and meta.storage_offset == 0 and follows_layout(meta, like):
             taken.add(storage)
             continue
-        clone = _clone(values, value, like, f"grad_clone.{index}")
+        clone = _clone(values, value, like, f"{_COPY}{index}")
         wiring.gradients[index] = clone.writes[0]
         clones.setdefault(maker.get(value, ""), []).append(clone)
     placed: list[Line] = []
@@ -55,6 +58,15 @@ def own_gradients(lines: list[Line], values: Values, wiring: Wiring) -> list[Lin
     for rest in clones.values():  # of values made before the boundary
         placed += rest
     return placed
+
+
+def own_copy(program: Program, gradient: int) -> int:
+    """The op that makes AccumulateGrad's copy of a gradient; -1 if the step has none."""
+    value = program.gradients[gradient].value
+    for index, op in enumerate(program.ops):
+        if value is not None and value in op.writes:
+            return index if program.graph.ops[index].name.startswith(_COPY) else -1
+    return -1
 
 
 def follows_layout(meta: ValueMeta, like: ValueMeta) -> bool:
