@@ -110,11 +110,25 @@ class Guards:
                     return None
         if any(name not in given for name in wanted):
             return None
-        names = list(signature.parameters)
-        positional = tuple(given[name] for name in names[: len(sample[0])] if name in given)
-        if len(positional) != len(sample[0]):
+        positional = _positional(signature, given, len(sample[0]))
+        if positional is None:
             return None
         return positional, {name: given[name] for name in sample[1]}
+
+
+def _positional(
+    signature: inspect.Signature, given: dict[str, Any], count: int
+) -> tuple[Any, ...] | None:
+    """The first `count` arguments in order, those of `*args` one by one; None if there are not."""
+    found: list[Any] = []
+    for name, parameter in signature.parameters.items():
+        if len(found) >= count:
+            break
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            found += given.get(name, ())
+        elif name in given:
+            found.append(given[name])
+    return tuple(found) if len(found) == count else None
 
 
 def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dict[str, Any]:

@@ -116,6 +116,29 @@ def test_same_call_written_differently() -> None:
         assert found.requires_grad
 
 
+class Rest(nn.Module):
+    """Positional arguments without names, after one with a name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *rest: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+        """The sum of all."""
+        found: torch.Tensor = self.layer(x) + sum(rest)
+        return found * factor
+
+
+def test_arguments_without_names() -> None:
+    """They are found in a call that spells out a default, and by `planned_for`."""
+    torch.manual_seed(0)
+    captured = capture(Rest(), (_x(), _x(), _x()), square)
+    module = replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))
+    assert module.planned_for((_x(), _x(), _x())) is not None
+    assert module.planned_for((_x(), _x())) is None
+    assert torch.equal(module(_x(), _x(), _x()), module(_x(), _x(), _x(), factor=1.0))
+
+
 def test_keyword_order_does_not_matter() -> None:
     """Keywords may come in any order."""
     batch = {"x": _x(), "pair": (_x(), {"z": _x()}), "mode": "sum", "y": _x() * 2}
