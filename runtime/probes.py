@@ -48,11 +48,11 @@ class Probe(torch.Tensor):
         Whether what comes next is the step's own gradient.
     """
 
-    found: torch.Tensor | None
-    strides: tuple[int, ...] | None
-    later: list[torch.Tensor]
-    open: bool
-    arriving: bool
+    found: torch.Tensor | None = None
+    strides: tuple[int, ...] | None = None
+    later: tuple[torch.Tensor, ...] = ()
+    open = True
+    arriving = False
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -62,9 +62,6 @@ class Probe(torch.Tensor):
         made: Probe = torch.Tensor._make_wrapper_subclass(
             Probe, look.shape, strides=look.stride, dtype=look.dtype, device=look.device
         )
-        made.found = made.strides = None
-        made.later = []
-        made.open, made.arriving = True, False
         return made
 
     @classmethod
@@ -92,7 +89,7 @@ class Probe(torch.Tensor):
             self.found = other if self.found is None else self.found + other
             return self
         if not self.arriving:
-            self.later.append(other)
+            self.later = (*self.later, other)
             return self
         total = other
         if self.found is not None:

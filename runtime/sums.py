@@ -146,6 +146,8 @@ def where_sums_begin(
             size = tensors[of[program.ops[step.op].writes[0]]].size_bytes
             dies = first in freed and first != second and tensors[first].size_bytes == size
             over = dies and first in made - given and not tensors[first].output
+            if placed:  # the first part's place is somebody else's from now on, unless it is taken
+                over = over and step.overwrites == first
             taken = step.overwrites >= 0 or placed
             found[step.place] = Begin(
                 begins[step.op], over, step.op not in seen, size if taken and not over else 0

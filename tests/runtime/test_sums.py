@@ -95,6 +95,21 @@ class Loop(nn.Module):
         return h
 
 
+class Narrow(nn.Module):
+    """Weights whose casts autocast keeps: their gradients are added up in the narrow type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.old, self.new = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Layers used twice, and a weight once more in its own type."""
+        with torch.autocast("cpu", torch.bfloat16):
+            h = self.old(self.old(x).tanh()) + self.new(x.to(torch.bfloat16))
+            h = self.new(h) * self.old.weight[0]
+        return h.float() + x
+
+
 def _decay(net: Any) -> Any:
     return sum(p.square().sin().sum() for p in net.parameters()) * 0.1
 
@@ -150,28 +165,32 @@ def _captured(kind: type[nn.Module]) -> tuple[nn.Module, Captured]:
     return copy.deepcopy(model), captured
 
 
-def _replayed(captured: Captured, schedule: Schedule | None = None) -> ReplayModule:
+def _replayed(
+    captured: Captured, schedule: Schedule | None = None, *, arena: bool = False
+) -> ReplayModule:
     kept = Schedule.keep_everything(captured.graph)
-    return replay(captured, plan_of(captured.graph, schedule or kept))
+    plan = plan_of(captured.graph, schedule or kept, budget_bytes=2**40)
+    return replay(captured, plan, arena=arena)
 
 
-@pytest.mark.parametrize("order", ["kept", "recomputed", "reordered"])
-@pytest.mark.parametrize("kind", [Tied, Shared, Passed, Loop])
+@pytest.mark.parametrize("order", ["kept", "recomputed", "reordered", "placed", "accumulating"])
+@pytest.mark.parametrize("kind", [Tied, Shared, Passed, Loop, Narrow])
 def test_as_in_plain_pytorch(
     kind: type[nn.Module], order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bits and strides, whatever comes before and after, in one stage and in several."""
     model, captured = _captured(kind)
+    captured = captured.accumulating() if order == "accumulating" else captured
     graph = captured.graph
     schedule = Schedule.keep_everything(graph)
     if order == "recomputed":
         schedule = random_schedule(graph, random.Random(3), drop=0.5)
     elif order == "reordered":
         schedule = reordered(graph, random.Random(3))
-    module = _replayed(captured, schedule)
+    module = _replayed(captured, schedule, arena=order == "placed")
     caplog.set_level(logging.WARNING)
     for stages in (1, 3):
-        wiring = Wiring(captured.program, module.plan.schedule, stages=stages)
+        wiring = Wiring(captured.program, module.plan.schedule, stages=stages, arena=module.arena)
         assert wiring.sums is not None
         module.__dict__["_wiring"] = wiring
         for name, loss in _LOSSES.items():
