@@ -22,6 +22,7 @@ from .differences import LOSS, modules_of, same_literal, same_strides
 from .flatten import flatten_lines
 from .fsdp import PLAIN, is_sharded, same_class
 from .literals import Namespace, write_argument
+from .looks import Looks
 from .overlaps import Overlaps
 from .source import build_functions
 
@@ -352,9 +353,11 @@ def _state_lines(
     for path, name, value in program.settings:
         text = write_argument(value, names, lambda _: None)
         settings.setdefault(module(path), []).append(f"{module(path)}.{name} != {text}")
-    lines.extend(f"if {' or '.join(tests)}: return None" for tests in settings.values())
+    lines.extend(f"if {' or '.join(words)}: return None" for words in settings.values())
     lines += ambient_lines(program, names)
     places: dict[str, str] = {}
+    tested: list[str] = []
+    tests: list[str] = []
     for place, spec in enumerate(inputs):
         if spec.kind in ("param", "buffer"):
             lines.append(f"t{place} = {tensor(spec.fqn, spec.kind)}")
@@ -371,7 +374,12 @@ def _state_lines(
             test += f" and not t{place}.requires_grad"
         elif exact and spec.kind == "param":
             test += f" and t{place}.requires_grad"
-        lines.append(f"if not ({test}): return None")
+        tested.append(f"t{place}")
+        tests.append(f"    if not ({test}): return None")
+    if tests:
+        looks = names.bind(Looks(), "looks")
+        lines += [f"if not {looks}.same({', '.join(tested)}):", *tests]
+        lines.append(f"    {looks}.remember({', '.join(tested)})")
     kinds = {spec.fqn: spec.kind for spec in inputs}
     for group in program.shared:
         known = next((fqn for fqn in group if fqn in places), None)
