@@ -40,11 +40,12 @@ MAX_FILES = 1000
 
 @dataclass(frozen=True)
 class Solving:
-    """Settings of the solver: seconds, seed and threads; each is part of a plan's key."""
+    """Settings of the solver: seconds, seed, threads, method; each is part of a plan's key."""
 
     time_limit: float
     seed: int
     threads: int
+    method: str = "auto"
 
 
 def solve_cached(
@@ -53,13 +54,14 @@ def solve_cached(
     settings: Solving,
     *,
     start: Plan | None = None,
+    lower_bound_ns: int = 0,
     folder: Path | None = None,
 ) -> tuple[Plan, bool]:
     """A plan from the cache, or from the solver, which then goes into the cache.
 
     Parameters
     ----------
-    graph, budget_bytes, start
+    graph, budget_bytes, start, lower_bound_ns
         As `solve` takes them.
     settings
         How to solve.
@@ -76,7 +78,10 @@ def solve_cached(
     plan = _read(path, graph, budget_bytes)
     if plan is not None:
         return plan, True
-    plan = solve(graph, budget_bytes, start=start, progress=_First(), **asdict(settings))
+    plan = solve(
+        graph, budget_bytes, start=start, lower_bound_ns=lower_bound_ns, progress=_First(),
+        **asdict(settings),
+    )  # fmt: skip
     if plan.stopped_by is not Stop.INTERRUPTED:
         _write(path, plan)
     return plan, False

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--settings", nargs="+", type=float, default=list(SETTINGS))
     parser.add_argument("--repeats", type=int, default=41, help="timed steps of each")
-    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds to solve a budget")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent,

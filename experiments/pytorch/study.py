@@ -55,7 +55,7 @@ def study(
     *,
     settings: Sequence[float] = SETTINGS,
     repeats: int = 15,
-    time_limit: float = 20.0,
+    time_limit: float = 60.0,
     told: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     """Measure one model; `told` hears of each row before its time is known."""

@@ -87,7 +87,7 @@ class Backend:
 def backend(
     memory_budget: str | int,
     *,
-    time_limit: float = 30.0,
+    time_limit: float = 60.0,
     method: str = "auto",
     seed: int = 0,
     extra_resident_bytes: int = 0,
@@ -100,7 +100,7 @@ def backend(
     Parameters
     ----------
     memory_budget, time_limit, method, seed, extra_resident_bytes, reserve_bytes
-        As for `lowtide.partitioner`.
+        As for `lowtide.partitioner` in its context.
     compiler
         What compiles the two halves. `aot_eager` runs them operator by operator, to debug.
     options
@@ -115,13 +115,23 @@ def backend(
 
     Notes
     -----
-    With inductor, the program that it wrote for each graph is followed without running it. If its
-    peak is above the budget the graph is planned and compiled again with that much less, five times
-    at most; if none is within the budget, that is an error. So the peak of what is inside a
-    compiled graph is within the budget. Not counted are: what runs outside of it (a loss in eager
-    mode, other graphs of a model with graph breaks, the optimizer), and memory that libraries take
-    around PyTorch's allocator. A program that is not in Python (`cpp_wrapper`, CUDA graphs) cannot
-    be followed: a log line says so, and its peak is a prediction.
+    With inductor, plans are tried whose programs are followed, without running or compiling a
+    kernel; the first program within the budget is compiled (`runtime/compile/ladder.py`).
+
+    Guaranteed: the measured peak of what is inside a compiled graph is within the budget; and it
+    never rises as the budget falls, for the same graph, settings and cache folder
+    (`LOWTIDE_CACHE_DIR`), in which each plan is made once. A refusal names a budget that is met.
+
+    Not guaranteed: that the peak is close to the budget (between two plans there are none, often
+    the size of a tensor), or that no smaller budget than the refusal's could be met. Which plan is
+    faster is predicted before inductor fuses: a smaller budget can run faster than a larger one. A
+    refusal is remembered while the process lives only, so close to the smallest budget, where
+    solving ends by the time limit, another process may find what this one did not. Not counted
+    are: what runs outside of a graph (a loss in eager mode, other graphs of a model with graph
+    breaks, the optimizer), and memory that libraries take around PyTorch's allocator. A program
+    that is not in Python (`cpp_wrapper`, CUDA graphs) cannot be followed: a log line says so, and
+    its peak is a prediction. Where inductor decides by running kernels (`max_autotune`), each plan
+    is followed with its kernels, which takes as long as compiling it.
 
     Examples
     --------

@@ -8,10 +8,13 @@ one call at a time.
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import logging
 import types
 import weakref
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...frontends.torch.assemble import allocated
+from .dry import Nothing
 from .workspaces import workspace_bytes
 
 if TYPE_CHECKING:
@@ -62,6 +66,23 @@ class Watch:
         else:
             self.forward = found
         return made
+
+    def digest(self) -> str:
+        """SHA-256 of both programs with their kernels; empty if they are not in Python files.
+
+        Comments are left out: they number what a process compiles.
+        """
+        digest = hashlib.sha256()
+        for half in (self.forward, self.backward):
+            if half is None:
+                return ""
+            try:
+                text = Path(inspect.getfile(_function(half.program))).read_text()
+            except (OSError, TypeError, AttributeError):
+                return ""
+            lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+            digest.update("\n".join(lines).encode())
+        return digest.hexdigest()
 
     def peak_bytes(self, tangents: int, device: torch.device) -> int | None:
         """Largest number of bytes at once beyond the inputs of the forward.
@@ -157,15 +178,6 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live -= size
 
 
-class _Nothing:
-    """A kernel or a check that does nothing: results are in buffers that were made before."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing."""
-
-    run = __call__
-
-
 class _Externals:
     """Library kernels: those that write into a buffer do nothing, others run on fake tensors."""
 
@@ -186,7 +198,7 @@ class _Externals:
 def _dry(program: Any, meter: _Meter) -> Callable[[list[Any]], Sequence[Any]]:
     """The host program of a compiled graph, with kernels that do nothing."""
     call = program.current_callable
-    function = call.__func__ if isinstance(call, types.MethodType) else call
+    function = _function(program)
     module = function.__globals__
     if "extern_kernels" not in module:
         raise TypeError(f"{function.__qualname__} is not a program written by inductor")
@@ -204,7 +216,7 @@ def _dry(program: Any, meter: _Meter) -> Callable[[list[Any]], Sequence[Any]]:
         elif name == "extern_kernels":
             names[name] = _Externals(value, meter)
         elif name.startswith(("assert_size_stride", "assert_alignment")) or _is_kernel(name, value):
-            names[name] = _Nothing()
+            names[name] = Nothing()
         elif isinstance(value, types.FunctionType) and value.__globals__ is module:
             names[name] = rebound(value)
     run = rebound(function)
@@ -212,6 +224,15 @@ def _dry(program: Any, meter: _Meter) -> Callable[[list[Any]], Sequence[Any]]:
         return run  # type: ignore[no-any-return]
     parts = [rebound(part) for part in getattr(call.__self__, "partitions", ())]
     return partial(run, types.SimpleNamespace(partitions=parts))
+
+
+def _function(program: Any) -> types.FunctionType:
+    """The host program of a compiled graph, as it was written."""
+    call = program.current_callable
+    function = call.__func__ if isinstance(call, types.MethodType) else call
+    if not isinstance(function, types.FunctionType):
+        raise TypeError(f"{function!r} is not a program written by inductor")
+    return function
 
 
 def _is_kernel(name: str, value: Any) -> bool:

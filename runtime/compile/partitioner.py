@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,16 +27,20 @@ from ...solver.schedule import Schedule
 from ...solver.simulate import simulate
 from ...solver.solve import METHODS, solve
 from ...solver.units import format_bytes, format_percent, parse_budget
+from ..shapes import solving
 from .emit import modules
+from .within import compiling_within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from torch import fx
 
     from ...solver.graph import Graph
     from ...solver.plan import Plan
+    from ..plan_cache import Solving
+    from .planners import Planner
 
 _log = logging.getLogger(__name__)
 
@@ -88,17 +93,18 @@ class Partitioner(CustomPartitionerFn):
     kernels are deterministic and round alike in both places: a compiler may contract or reorder
     additions in one kernel and not in another, so gradients agree to rounding, not to the bit.
 
-    What is not: the peak. The plan's peak is a prediction about a program that the compiler still
-    fuses, orders and gives buffers to; `experiments/pytorch` measures the difference.
-    `lowtide.backend` follows the compiled program and plans again where it is above the budget; a
-    partitioner cannot, since it is asked before anything is compiled: it has `reserve_bytes`.
+    As a context manager it sees to the peak as `lowtide.backend` does, whose notes say what is
+    guaranteed: what inductor compiles meanwhile goes through the same choice of plans. Given as an
+    option or to `aot_autograd` it is asked before anything is compiled, once: then the peak is a
+    prediction about a program that the compiler still fuses, orders and gives buffers to, and
+    `reserve_bytes` leaves room for that.
     """
 
     def __init__(
         self,
         memory_budget: str | int,
         *,
-        time_limit: float = 30.0,
+        time_limit: float = 60.0,
         method: str = "auto",
         seed: int = 0,
         extra_resident_bytes: int = 0,
@@ -115,6 +121,7 @@ class Partitioner(CustomPartitionerFn):
         self.reserve_bytes = reserve_bytes
         self.compiled = True  # by inductor, not run operator by operator
         self.planned: list[Planned] = []
+        self._planner: Planner | None = None
         self._active = contextlib.ExitStack()
 
     def __call__(
@@ -142,13 +149,7 @@ class Partitioner(CustomPartitionerFn):
             kwargs.pop("compiler", None)
             return default_partition(gm, joint_inputs, **kwargs)
         budget = budget_of(joint.graph, self.memory_budget)
-        plan = solve(
-            joint.graph,
-            max(1, budget - self.reserve_bytes),
-            method=self.method,
-            time_limit=self.time_limit,
-            seed=self.seed,
-        )
+        plan = (self._planner or self._solved)(joint.graph, budget)
         resident = joint.graph.resident_bytes - copies
         self.planned.append(Planned(joint.graph, plan, budget, resident, len(joint.ends.tangents)))
         _log.info(
@@ -160,6 +161,30 @@ class Partitioner(CustomPartitionerFn):
             format_percent(plan.overhead),
         )
         return modules(gm, joint, plan.schedule)
+
+    def _solved(self, graph: Graph, budget_bytes: int) -> Plan:
+        """A plan for the budget itself."""
+        return solve(
+            graph,
+            max(1, budget_bytes - self.reserve_bytes),
+            method=self.method,
+            time_limit=self.time_limit,
+            seed=self.seed,
+        )
+
+    @contextlib.contextmanager
+    def planning(self, planner: Planner | None) -> Iterator[None]:
+        """Meanwhile, plans come from a planner; None: from the solver, for the budget itself."""
+        before, self._planner = self._planner, planner
+        try:
+            yield
+        finally:
+            self._planner = before
+
+    @property
+    def settings(self) -> Solving:
+        """How plans are solved."""
+        return replace(solving(self.time_limit, self.seed), method=self.method)
 
     @property
     def unlimited(self) -> bool:
@@ -180,10 +205,12 @@ class Partitioner(CustomPartitionerFn):
 
     def __getstate__(self) -> dict[str, Any]:
         """The settings, for inductor's cache keys: not the plans, nor if it is in force."""
-        return {**self.__dict__, "planned": [], "_active": contextlib.ExitStack()}
+        empty: dict[str, Any] = {"planned": [], "_planner": None, "_active": contextlib.ExitStack()}
+        return {**self.__dict__, **empty}
 
     def __enter__(self) -> Partitioner:
         self._active.enter_context(inductor_config.patch(custom_partitioner_fn=self))
+        self._active.enter_context(compiling_within(self))
         return self
 
     def __exit__(
@@ -216,7 +243,7 @@ def source_digest() -> str:
 def partitioner(
     memory_budget: str | int,
     *,
-    time_limit: float = 30.0,
+    time_limit: float = 60.0,
     method: str = "auto",
     seed: int = 0,
     extra_resident_bytes: int = 0,
@@ -232,13 +259,15 @@ def partitioner(
         model falls into several graphs (graph breaks), bytes bound each graph by itself: what other
         graphs have saved meanwhile is not in its sight.
     time_limit
-        Seconds for the solver, per graph.
+        Seconds for the solver, per graph. Where programs are followed, of which there are about
+        ten, each plan has a twelfth of it at most, and there is no further plan once it is over.
     method, seed
         As for `lowtide.solve`.
     extra_resident_bytes
         Bytes always in memory beside a graph's inputs: optimizer state.
     reserve_bytes
-        Bytes of the budget that plans leave to the compiler, which may take more than predicted.
+        Bytes of the budget that are left: by the program, or, where it cannot be followed, by the
+        plan.
 
     Examples
     --------

@@ -80,7 +80,8 @@ def test_the_second_solve_is_a_read(tmp_path: Path, solves: list[Any]) -> None:
     graph = _graph()
     plan, cached = solve_cached(graph, 100, SETTINGS, folder=tmp_path)
     assert not cached
-    assert solves == [{"time_limit": 5.0, "seed": 0, "threads": 1}]
+    settings = {"time_limit": 5.0, "seed": 0, "threads": 1, "method": "auto"}
+    assert solves == [{**settings, "lower_bound_ns": 0}]
     assert solve_cached(_graph(), 100, SETTINGS, folder=tmp_path) == (plan, True)
     assert len(solves) == 1
     assert read_plan(_file(tmp_path, graph)) == plan
@@ -116,7 +117,8 @@ def test_the_key_has_all_that_a_plan_depends_on(monkeypatch: pytest.MonkeyPatch)
     keys = [plan_key(g, 100, SETTINGS) for g in graphs]
     keys += [plan_key(graph, 101, SETTINGS)]
     for name in ("time_limit", "seed", "threads"):
-        keys.append(plan_key(graph, 100, replace(SETTINGS, **{name: 7})))
+        keys.append(plan_key(graph, 100, replace(SETTINGS, **{name: 7})))  # type: ignore[arg-type]
+    keys.append(plan_key(graph, 100, replace(SETTINGS, method="greedy")))
     monkeypatch.setattr(plan_cache, "versions", lambda *names: versions() | {"numpy": "0"})
     keys.append(plan_key(graph, 100, SETTINGS))
     monkeypatch.undo()

@@ -1,0 +1,79 @@
+"""Which plan a budget gets: the first on a ladder of plans, the same for every budget, that fits.
+
+What a compiler makes of a plan takes more or less than predicted, now more, now less, so the peak
+of its program does not fall with the budget that the plan was made for. It still has to fall with
+the budget that the user gives, though every call knows only its own.
+
+The rungs are budgets in equal steps, from the peak without recomputation down to what one op needs.
+The plan for each is one and the same whatever the user's budget is; its program is followed. Taken
+is the first from the top whose program is within the user's budget. A smaller budget takes the same
+one, or, where that is above it, one further down that is not: the peak never rises. Plans further
+down are no faster, so the predicted time never falls, as far as the solver found the fastest. And
+where a budget is refused, all smaller ones are, while the peak that the refusal names is not.
+
+A program far below its rung is passed over, for every budget. So rungs far above the user's budget
+need no look: their programs are above it or passed over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...solver.plan import Plan
+
+RUNGS = 40
+LEAST_PERCENT = 92  # of a rung: programs below are passed over; measured ones are 93% to 125%
+
+
+class Candidate(NamedTuple):
+    """A plan, and the peak of the program that the compiler makes of it, in bytes."""
+
+    plan: Plan
+    peak_bytes: int
+
+
+def rungs(top_bytes: int, floor_bytes: int) -> list[int]:
+    """Budgets below the peak without recomputation, the largest first."""
+    span = max(0, top_bytes - floor_bytes)
+    found = dict.fromkeys(top_bytes - span * step // RUNGS for step in range(1, RUNGS + 1))
+    return [budget for budget in found if budget < top_bytes]
+
+
+def climb_down(
+    everything: Candidate,
+    rungs: Sequence[int],
+    budget_bytes: int,
+    probe: Callable[[int, Plan], Candidate | None],
+) -> list[Candidate]:
+    """The candidates that a budget looks at; the last one fits, or none does.
+
+    Parameters
+    ----------
+    everything
+        The plan without recomputation: the top of the ladder.
+    rungs
+        Budgets of plans, from large to small.
+    budget_bytes
+        The user's. Nothing else here may depend on it.
+    probe
+        Makes the candidate of a rung, which begins with the plan of the last one; None ends the
+        ladder. It may be of a budget above the rung if there is none for less.
+    """
+    seen = [everything]
+    if everything.peak_bytes <= budget_bytes:
+        return seen
+    for rung in rungs:
+        if LEAST_PERCENT * rung > 100 * budget_bytes:
+            continue
+        found = probe(rung, seen[-1].plan)
+        if found is None:
+            break
+        if 100 * found.peak_bytes < LEAST_PERCENT * rung:
+            continue
+        seen.append(found)
+        if found.peak_bytes <= budget_bytes or found.plan.budget_bytes > rung:
+            break
+    return seen
