@@ -73,8 +73,9 @@ def capture(
         Bytes that are always in memory beside the step's own tensors.
     optimizer
         The optimizer that the model is to be trained with: its state is added to the resident
-        bytes, whether it exists by now or not. `adamw`, `adam`, `sgd`, `sgd-momentum`, `adagrad`,
-        `rmsprop`; an optimizer, or a list of them; a class, or a `functools.partial` of one.
+        bytes, whether it exists by now or not. A class of `torch.optim` by its name in lower case
+        (`adamw`, `adafactor`), or `sgd-momentum`; an optimizer, or a list of them; a class, or a
+        `functools.partial` of one.
         The temporaries of its own step are not part of forward and backward, and not counted.
     accumulate
         True: the step of a later micro-batch. Gradients of an earlier one are in memory and count

@@ -29,14 +29,24 @@ OptimizerLike: TypeAlias = (
     | Sequence[torch.optim.Optimizer]
 )
 
+
+def _kinds() -> dict[str, type[torch.optim.Optimizer]]:
+    """The optimizers of the installed PyTorch by their names in lower case."""
+    found = {name.lower(): getattr(torch.optim, name) for name in torch.optim.__all__}
+    base = torch.optim.Optimizer
+    return {
+        name: kind
+        for name, kind in sorted(found.items())
+        if inspect.isclass(kind) and issubclass(kind, base) and kind is not base
+    }
+
+
+# Known, and refused with a reason of their own.
+NOT_FORETOLD = ("lbfgs", "sparseadam")
 NAMED: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adagrad": torch.optim.Adagrad,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "sgd": torch.optim.SGD,
-    "sgd-momentum": partial(torch.optim.SGD, momentum=0.9),
+    name: kind for name, kind in _kinds().items() if name not in NOT_FORETOLD
 }
+NAMED["sgd-momentum"] = partial(torch.optim.SGD, momentum=0.9)
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
@@ -51,8 +61,9 @@ def state_bytes(
     Parameters
     ----------
     optimizer
-        A name of `NAMED`, an optimizer, several of them, or what makes one of parameters: a class,
-        or a `functools.partial` of it. The last two are taken to train all parameters.
+        A name of `NAMED` (those of `torch.optim` in lower case), an optimizer, several of them, or
+        what makes one of parameters: a class, or a `functools.partial` of it. Names and makers are
+        taken to train all parameters.
     program
         The step: parameters without a gradient in it get no state (what there is counts).
     parameters
@@ -93,12 +104,13 @@ def _optimizers(
         return list(optimizer)
     if isinstance(optimizer, str):
         name = optimizer.strip().lower()
-        if name not in NAMED:
+        known: dict[str, Callable[..., torch.optim.Optimizer]] = {**_kinds(), **NAMED}
+        if name not in known:
             raise InputError(
                 f"unknown optimizer {optimizer!r}: use one of {', '.join(NAMED)}, or give the "
                 "optimizer itself from Python"
             )
-        optimizer = NAMED[name]
+        optimizer = known[name]
     if not callable(optimizer):
         raise InputError(f"optimizer is {a_type(type(optimizer))}: give an optimizer or a name")
     if not parameters:
@@ -108,8 +120,10 @@ def _optimizers(
         # Settings are checked against the parameters; meta ones look like those of the step.
         made = optimizer([_stand_in(p, torch.device("meta")) for p in parameters])
     except Exception as error:
+        # Some (Muon) are for a part of the parameters, matrices, and want another for the rest.
         raise InputError(
-            f"{_name(optimizer)} cannot be made of parameters alone: {error}"
+            f"{_name(optimizer)} cannot be made of all parameters alone: {error}; give the "
+            "optimizer itself from Python, or a list if several train the model"
         ) from None
     if not isinstance(made, torch.optim.Optimizer):
         raise InputError(f"{_name(optimizer)} makes {a_type(type(made))}, not an optimizer")

@@ -38,7 +38,7 @@ def capture(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Count its state: adamw, adam, sgd, sgd-momentum, adagrad or rmsprop.",
+            help="Count its state: sgd-momentum, or a name of torch.optim such as adamw.",
         ),
     ] = None,
     accumulate: Annotated[

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import lowtide
-from lowtide.frontends.torch.optimizer_state import NAMED
+from lowtide.frontends.torch.optimizer_state import NAMED, NOT_FORETOLD
 from lowtide.solver.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 _FAST = ("adam amsgrad", "adamw fused", "sgd nesterov", "rmsprop", "adagrad", "adafactor")
+_FAST_NAMES = ("adamw", "sgd", "sgd-momentum", "adafactor", "muon")
 
 
 def _model() -> nn.Module:
@@ -96,13 +97,38 @@ def test_foretold_state_is_real_state(name: str) -> None:
     assert _captured_bytes(model, optimizer) == expected
 
 
-@pytest.mark.parametrize("name", NAMED)
+class _Matrices(nn.Module):
+    """No parameter but matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x.square().mean()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in _FAST_NAMES else pytest.mark.slow) for n in NAMED]
+)
 def test_names(name: str) -> None:
-    """Names mean the classes with their usual settings."""
-    model = _model()
+    """Names mean the classes of PyTorch with their usual settings."""
+    model = _Matrices() if name == "muon" else _model()
     twin = copy.deepcopy(model)
     expected = _real_bytes(NAMED[name](twin.parameters()), twin)
     assert _captured_bytes(model, name) == expected
+
+
+def test_every_optimizer_of_pytorch_has_its_name() -> None:
+    """Those of the installed version; two are refused with their own reasons."""
+    made = [vars(torch.optim).get(name) for name in torch.optim.__all__]
+    kinds = {k.__name__.lower() for k in made if isinstance(k, type)} - {"optimizer"}
+    assert kinds >= {"adafactor", "sparseadam", "lbfgs", "sgd"}
+    assert kinds == {*NAMED, *NOT_FORETOLD} - {"sgd-momentum"}
+    model = _model()
+    assert _captured_bytes(model, " AdaFactor ") == _captured_bytes(model, torch.optim.Adafactor)
 
 
 def test_groups_and_several_optimizers() -> None:
@@ -146,7 +172,10 @@ def test_what_cannot_be_foretold_is_refused_by_name() -> None:
     """One line that says what to do."""
     model, other = _model(), _model()
     cases: list[tuple[Any, str]] = [
-        ("adamm", "unknown optimizer 'adamm': use one of adagrad, adam"),
+        ("adamm", "unknown optimizer 'adamm': use one of adadelta, .*sgd-momentum, or give"),
+        ("lbfgs", "LBFGS .* extra_resident_bytes"),
+        ("sparseadam", "SparseAdam needs sparse gradients"),
+        ("muon", "Muon cannot be made of all parameters alone: .*2D.*; give .*a list"),
         (torch.optim.LBFGS(model.parameters()), "LBFGS .* extra_resident_bytes"),
         (torch.optim.LBFGS, "LBFGS .* extra_resident_bytes"),
         (torch.optim.SparseAdam, "SparseAdam needs sparse gradients"),
@@ -155,7 +184,7 @@ def test_what_cannot_be_foretold_is_refused_by_name() -> None:
         (3, "optimizer is an int"),
         ([3], "holds an int"),
         (lambda parameters: parameters, "makes a list"),
-        (lambda: None, "cannot be made of parameters alone"),
+        (lambda: None, "cannot be made of all parameters alone"),
     ]
     for optimizer, message in cases:
         with pytest.raises(InputError, match=message):
