@@ -201,6 +201,15 @@ def _argument_differences(
         if found is not None:
             same = False
             yield Difference(f"{name} {found}", _ADVICE, False)
+    for place, guard in enumerate(program.guards):
+        if same and isinstance(guard, TensorGuard):
+            before = next(i for i in range(place + 1) if flat[i] is flat[place])
+            then = guard.same_as
+            if (then >= 0 and before != then) or (
+                then < 0 and guard.requires_grad and before < place
+            ):
+                same = False
+                yield Difference(_apart(names, place, before, then), _ADVICE, False)
     changed = first_changed(program.questions, flat) if same else ()
     if changed:
         question, answer = changed
@@ -209,6 +218,19 @@ def _argument_differences(
             f"branch; the answer is {answer} and was {question.answer} when captured"
         )
         yield Difference(what, _ADVICE, False)
+
+
+def _apart(names: Sequence[str], place: int, now: int, then: int) -> str:
+    """What is said of an argument that is one tensor with another now, or was then."""
+    if then < 0:
+        return (
+            f"{names[place]} is the same tensor as {names[now]}; "
+            "the plan was made for tensors of their own"
+        )
+    return (
+        f"{names[place]} is another tensor than {names[then]}; "
+        "the plan was made for the same one in both places"
+    )
 
 
 def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard, exact: bool) -> str | None:

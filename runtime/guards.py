@@ -171,6 +171,7 @@ def _write(
         body += unpack
     for place, guard in enumerate(program.guards):
         body.append(f"if not ({_leaf_test(f'a{place}', guard, names, exact)}): return None")
+    body += _apart_lines(program)
     body += _state_lines(program, inputs, behaviours, names, late, exact)
     live = {value for found in behaviours for value in found.tensors.values()}
     live |= {place.value for found in behaviours for place in found.outside}
@@ -202,6 +203,27 @@ def _write(
         "",
     ]
     return "\n".join(lines), names.globals
+
+
+def _apart_lines(program: Program) -> list[str]:
+    """Tests that arguments are one tensor where they were.
+
+    And nowhere else, if they have gradients: these are added up in another order then.
+    """
+    lines = []
+    alike: dict[TensorGuard, list[int]] = {}
+    for place, guard in enumerate(program.guards):
+        if not isinstance(guard, TensorGuard):
+            continue
+        if guard.same_as >= 0:
+            lines.append(f"if a{place} is not a{guard.same_as}: return None")
+        elif guard.requires_grad:
+            alike.setdefault(guard, []).append(place)
+    for places in alike.values():
+        if len(places) > 1:
+            names = ", ".join(f"id(a{place})" for place in places)
+            lines.append(f"if len({{{names}}}) < {len(places)}: return None")
+    return lines
 
 
 def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace, exact: bool) -> str:

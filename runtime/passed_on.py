@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..frontends.torch.program import Call, Program, ValueMeta
 
 
-def same_strides(tensor: torch.Tensor) -> torch.Tensor:
+def clone_as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of `tensor` with its strides, in memory of its own."""
     if tensor.numel() == 0:
         return tensor.clone()
@@ -45,7 +45,7 @@ def passing_on(program: Program, gradients: Iterable[int]) -> dict[int, Call]:
         op = own_copy(program, gradient)
         call = program.ops[op].call
         assert call is not None
-        found[op] = replace(call, target=same_strides, args=call.args[:1], kwargs={})
+        found[op] = replace(call, target=clone_as_it_is, args=call.args[:1], kwargs={})
     return found
 
 

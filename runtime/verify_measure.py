@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 
 from .differences import same_strides
 from .meter import measure_peak, measure_step_time, medians
+from .passed_on import clone_as_it_is
 from .verification import Measured
 
 if TYPE_CHECKING:
@@ -81,10 +82,19 @@ def _kind(leaf: Any) -> Any:
 
 
 def copy_batch(batch: Any) -> Any:
-    """A batch with tensors of its own, leaves that require gradients where the given ones do."""
-    return pytree.tree_map_only(
-        torch.Tensor, lambda t: _twin(t.detach()).requires_grad_(t.requires_grad), batch
-    )
+    """A batch with tensors of its own, leaves that require gradients where the given ones do.
+
+    What is one tensor in several places is one in the copy.
+    """
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in copies:
+            twin = _twin(tensor.detach())
+            copies[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
+        return copies[id(tensor)]
+
+    return pytree.tree_map_only(torch.Tensor, copied, batch)
 
 
 def _twin(tensor: torch.Tensor) -> torch.Tensor:
@@ -92,9 +102,7 @@ def _twin(tensor: torch.Tensor) -> torch.Tensor:
     twin = tensor.clone()
     if tensor.layout is not torch.strided or same_strides(tensor, twin.stride()):
         return twin
-    reach = zip(tensor.shape, tensor.stride(), strict=True)
-    spanned = 1 + sum((size - 1) * stride for size, stride in reach)
-    return tensor.as_strided((spanned,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+    return clone_as_it_is(tensor)
 
 
 def _peak(trainee: Trainee, batch: Any, pick: Callable[[Any], torch.Tensor], kept: bool) -> int:

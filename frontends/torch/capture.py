@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from .dry_run import dry_run
 from .lower import lower
 from .program import LiteralGuard, TensorGuard
 from .refuse import refuse_modules, untouched
-from .sources import home_device, input_sources, module_sources
+from .sources import home_device, input_sources, module_sources, repeated
 from .step import Root, Step
 from .watch import error_origin
 
@@ -156,7 +157,7 @@ def capture_call(
         mode,
         device=home,
         name=type(model).__name__,
-        guards=tuple(guard(leaf, where) for leaf in flat),
+        guards=guards_of(flat, where),
         extra_resident_bytes=extra_resident_bytes,
     )
     behaviours = behaviours_of(program, model, loss_fn)
@@ -262,6 +263,18 @@ def loss_takes_batch(loss_fn: Callable[..., Any]) -> bool:
             "loss_fn(out, batch)"
         )
     return len(required) == 2
+
+
+def guards_of(
+    flat: list[Any], device: torch.device | None
+) -> tuple[TensorGuard | LiteralGuard, ...]:
+    """What the arguments must be, one by one and as seen together."""
+    found = [guard(leaf, device) for leaf in flat]
+    for position, first in repeated(flat).items():
+        one = found[position]
+        assert isinstance(one, TensorGuard)
+        found[position] = replace(one, same_as=first)
+    return tuple(found)
 
 
 def guard(leaf: Any, device: torch.device | None) -> TensorGuard | LiteralGuard:

@@ -205,13 +205,17 @@ class GradSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorGuard:
-    """What a tensor argument must look like for the program to be valid."""
+    """What a tensor argument must look like for the program to be valid.
+
+    `same_as` is the position of the argument that it is, if it was given before; else -1.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     stride: tuple[int, ...]
     requires_grad: bool
+    same_as: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,12 @@ def module_sources(mode: Any, root: nn.Module, device: torch.device | None) -> l
 def input_sources(
     mode: Any, flat: list[Any], spec: TreeSpec, device: torch.device | None
 ) -> list[Source]:
-    """The tensors of the batch, each position on its own."""
+    """The tensors of the batch, each once (see `repeated`)."""
     sources = []
+    again = repeated(flat)
     for position, leaf in enumerate(flat):
+        if position in again:
+            continue
         if isinstance(leaf, torch.Tensor):
             fake = make_fake(mode, leaf, device, f"input {position}")
             sources.append(Source("input", leaf, fake, position=position))
@@ -80,6 +83,22 @@ def input_sources(
                 "themselves, or register the class with torch.utils._pytree"
             )
     return sources
+
+
+def repeated(flat: list[Any]) -> dict[int, int]:
+    """Position of a tensor of numbers that was given before, to its first position.
+
+    Its gradients are added up in one place, and code may ask whether two arguments are the same.
+    Integers (tokens and labels) have no gradients, and are read like equal ones.
+    """
+    first: dict[int, int] = {}
+    found = {}
+    for position, leaf in enumerate(flat):
+        if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
+            before = first.setdefault(id(leaf), position)
+            if before != position:
+                found[position] = before
+    return found
 
 
 def home_device(sources: list[Source]) -> torch.device:

@@ -19,7 +19,7 @@ from . import export
 from .autocasts import cast_once
 from .contributions import count_contributions
 from .output import flatten_output
-from .sources import shown
+from .sources import repeated, shown
 from .switches import traced
 from .watch import Watch
 
@@ -125,6 +125,8 @@ class Step(nn.Module):
         for source, tensor in zip(self.sources, tensors, strict=True):
             if source.kind == "input":
                 flat[source.position] = tensor
+        for position, first in repeated(self.leaves).items():
+            flat[position] = flat[first]
         args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
         stand_ins = {id(s.real): t for s, t in zip(self.sources, tensors, strict=True)}
         root: Root = self.__dict__["root"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -62,15 +63,24 @@ def test_shared_memory_is_refused(what: str) -> None:
     module(torch.ones(3, 4), torch.ones(3, 4))
 
 
-def test_fit_refuses_it_as_well() -> None:
-    """A plan for such a call cannot be made."""
+def test_fit_plans_one_tensor_and_refuses_parts() -> None:
+    """One tensor in two places is a call of its own; for others that share memory is no plan."""
+    torch.manual_seed(0)
+    model = Writes()
+    plain = copy.deepcopy(model)
     module = fit(
-        Writes(), (torch.ones(3, 4), torch.ones(3, 4)), memory_budget="100%", loss_fn=square,
+        model, (torch.ones(3, 4), torch.ones(3, 4)), memory_budget="100%", loss_fn=square,
         times="roofline",
     )  # fmt: skip
-    x = torch.ones(3, 4)
+    x = torch.randn(3, 4)
     with pytest.raises(CaptureError, match="shares memory with"):
-        module(x, x)
+        module(x, x[:])
+    for _ in range(2):
+        one, other = x.clone(), x.clone()
+        expected, found = square(plain(one, one)), module(other, other)
+        assert torch.equal(expected, found)
+        assert torch.equal(one, other)
+        assert torch.equal(plain.state, model.state)
 
 
 def test_what_is_only_read_may_share_memory() -> None:

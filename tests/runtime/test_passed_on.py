@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.passed_on import same_strides
+from lowtide.runtime.passed_on import clone_as_it_is
 from lowtide.runtime.replay import replay
 from lowtide.solver.schedule import Schedule
 
@@ -119,11 +119,11 @@ def test_gaps_count() -> None:
         module(x * 1)
 
 
-def test_copies_with_the_same_strides() -> None:
+def test_copies_with_the_clone_as_it_is() -> None:
     """Expanded, transposed, with gaps, empty: in memory of their own."""
     base = torch.arange(60.0).reshape(6, 10)
     for tensor in (base.t(), base[:, 2:5], base[1:2].expand(4, 10), base[:0], base.sum()):
-        copied = same_strides(tensor)
+        copied = clone_as_it_is(tensor)
         assert copied.stride() == tensor.stride()
         assert torch.equal(copied, tensor)
         assert copied.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
