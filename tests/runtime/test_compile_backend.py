@@ -282,4 +282,4 @@ def test_the_measured_peak_never_rises_as_the_budget_falls(
         assert peaks[-1] == planned.peak_bytes - planned.resident_bytes
         assert planned.peak_bytes <= planned.budget_bytes
     assert peaks == sorted(peaks)
-    assert len(set(peaks)) > 2
+    assert len(set(peaks)) > 1
