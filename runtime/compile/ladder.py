@@ -13,6 +13,11 @@ where a budget is refused, all smaller ones are, while the peak that the refusal
 
 A program far below its rung is passed over, for every budget. So rungs far above the user's budget
 need no look: their programs are above it or passed over.
+
+Where the program that is found leaves much of the budget, plans for a few budgets between its rung
+and the next one are followed as well, and the fitting one with the largest peak is taken. That is
+monotone, too: the peak of the rung's own program, which the taken one has at least, is above every
+budget that has to go further down.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from ...solver.plan import Plan
 
 RUNGS = 40
+BETWEEN = 3  # budgets between two rungs
+NEAR_PERCENT = 95  # of the user's budget: a program that takes as much needs no better one
 LEAST_PERCENT = 92  # of a rung: programs below are passed over; measured ones are 93% to 125%
 
 
@@ -65,7 +72,7 @@ def climb_down(
     seen = [everything]
     if everything.peak_bytes <= budget_bytes:
         return seen
-    for rung in rungs:
+    for place, rung in enumerate(rungs):
         if LEAST_PERCENT * rung > 100 * budget_bytes:
             continue
         found = probe(rung, seen[-1].plan)
@@ -74,6 +81,34 @@ def climb_down(
         if 100 * found.peak_bytes < LEAST_PERCENT * rung:
             continue
         seen.append(found)
-        if found.peak_bytes <= budget_bytes or found.plan.budget_bytes > rung:
+        if found.plan.budget_bytes > rung:
+            break
+        if found.peak_bytes <= budget_bytes:
+            if 100 * found.peak_bytes < NEAR_PERCENT * budget_bytes:
+                above = rungs[place - 1] if place else everything.plan.budget_bytes
+                seen += _between(above, rung, budget_bytes, seen, probe)
             break
     return seen
+
+
+def _between(
+    above: int,
+    rung: int,
+    budget_bytes: int,
+    seen: Sequence[Candidate],
+    probe: Callable[[int, Plan], Candidate | None],
+) -> list[Candidate]:
+    """Candidates between two rungs, the one to take last; none if that is the lower rung's."""
+    best, start = seen[-1], next((one.plan for one in seen[-2::-1]), seen[-1].plan)
+    found = []
+    for part in range(1, BETWEEN + 1):
+        target = above - (above - rung) * part // (BETWEEN + 1)
+        if not rung < target < min(above, start.budget_bytes):
+            continue
+        one = probe(target, start)
+        if one is None or one.plan.budget_bytes > target:
+            continue
+        found.append(one)
+        if best.peak_bytes < one.peak_bytes <= budget_bytes:
+            best = one
+    return [*(one for one in found if one is not best), best] if best in found else []
