@@ -5,8 +5,9 @@
 Every row is one model, built small from its configuration with random weights and trained two
 steps with AdamW, plainly and by a plan. `saved` compares the measured peaks of a step, without what
 is resident; `predicted` says whether the plan's peak is the measured one to the byte. The budget is
-50%, or the next of 60, 70, 80 and 100 for which a plan is found. `results.json` is what `--out`
-writes.
+50%, or the next of 60, 70 and 80 for which a plan is found, or the smallest that is; a model whose
+plan runs nothing again trains by another schedule as well, which runs everything again.
+`results.json` is what `--out` writes; models that are in the file and not asked for stay there.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from lowtide.solver.files import write_atomic
 
 from .models import MODELS
 from .study import Row, study
@@ -28,7 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the study; 1 if a model is neither exact nor refused."""
     parser = argparse.ArgumentParser(prog="python -m experiments.hugging_face")
     parser.add_argument("--models", default=",".join(MODELS), help="comma-separated names")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of the solver, per model")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the solver, per budget")
+    parser.add_argument(
+        "--longer", type=float, default=60.0, metavar="S", help="the same for the smallest budget"
+    )
     parser.add_argument("--out", type=Path, help="write the rows to this JSON file as they come")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(arguments)
@@ -38,17 +45,23 @@ def main(arguments: list[str] | None = None) -> int:
     rows: list[Row] = []
     for name in options.models.split(","):
         print(f"{name} ...", file=sys.stderr, flush=True)
-        rows.append(study(name, MODELS[name], options.seconds))
+        rows.append(study(name, MODELS[name], options.seconds, options.longer))
         if options.out is not None:
-            part = options.out.with_suffix(".part")
-            part.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n")
-            part.replace(options.out)
+            text = json.dumps(merged(options.out, rows), indent=1) + "\n"
+            write_atomic(options.out, text.encode())
     if options.json:
         print(json.dumps([row.as_dict() for row in rows], indent=1))
     else:
         print("\n".join(table(rows)))
     wrong = [row.model for row in rows if row.ops > 0 and not row.exact]
     return 1 if wrong else 0
+
+
+def merged(path: Path, rows: list[Row]) -> list[dict[str, Any]]:
+    """The rows of the file and these, which replace those of their models."""
+    there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    found = {row["model"]: row for row in [*there, *(row.as_dict() for row in rows)]}
+    return [found[name] for name in MODELS if name in found]
 
 
 def table(rows: list[Row]) -> list[str]:

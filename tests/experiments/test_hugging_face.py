@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from experiments.hugging_face.__main__ import merged
 from experiments.hugging_face.models import MODELS
-from experiments.hugging_face.study import Row, without_folders
+from experiments.hugging_face.study import Row, planned, study, without_folders
 from experiments.readme.families import hugging_face
+from lowtide.frontends.chains import linear_chain
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.replay import replay
 from lowtide.runtime.verify import verify
 from lowtide.solver.errors import CaptureError
+from lowtide.solver.schedule import Schedule
+from lowtide.solver.simulate import simulate
 
 from ..plans import plan_of, recomputing
 
@@ -76,6 +80,35 @@ def test_table_of_families(tmp_path: Path) -> None:
         "| vision | one | two: step 0: loss; three: x.py:7 `a[b / c]`: the step needs a value |",
         "| audio |  | four: it has hooks |",
     ]
+
+
+def test_a_row_is_exact_with_recomputation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that runs nothing again proves little: the model trains by another one as well."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("experiments.hugging_face.study.BUDGETS", ("100%",))
+    torch.set_num_threads(1)
+    row = study("vit", MODELS["vit"], 0.5, 0.5)
+    assert (row.recomputed, row.budget) == (0, "100%")
+    assert row.exact
+    assert row.run_again > 20
+
+
+def test_the_smallest_budget_where_no_other_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saves what can be saved."""
+    monkeypatch.setattr("experiments.hugging_face.study.BUDGETS", ("1%",))
+    graph = linear_chain(8)
+    budget, plan = planned(graph, 1.0, 2.0)
+    assert plan.peak_bytes < simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+    assert 1 < float(budget.rstrip("%")) < 100
+
+
+def test_rows_of_other_runs_stay(tmp_path: Path) -> None:
+    """In the order of the models, new ones in the place of old ones."""
+    path = tmp_path / "results.json"
+    old = [asdict(Row("gpt2", "decoder", 3)), asdict(Row("bert", "encoder", 3))]
+    path.write_text(json.dumps(old))
+    found = merged(path, [Row("gpt2", "decoder", 4, True, "", 1, 2, 1, 1, "50%")])
+    assert [(row["model"], row["ops"]) for row in found] == [("bert", 3), ("gpt2", 4)]
 
 
 def test_row_compares_peaks() -> None:
