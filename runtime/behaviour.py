@@ -16,12 +16,13 @@ from torch import nn
 from ..solver.errors import a_type
 from .differences import modules_of
 from .fsdp import same_class
-from .outside import Place, places_of
+from .outside import places_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..frontends.torch.program import Program
+    from .places import Place
 
 _HOOKS = {
     "_forward_hooks": "forward hook",
@@ -145,7 +146,7 @@ def behaviours_of(program: Program, model: nn.Module, loss_fn: Any) -> tuple[Beh
     found = [Behaviour.of(path, modules[path], constants) for path in paths]
     if found:
         known = {name: modules[name] for name in paths}
-        outside = places_of(known, loss_fn, constants)
+        outside = places_of(known, loss_fn, constants, program.reads)
         found[0] = replace(found[0], outside=outside)
     return tuple(found)
 

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
 from ..solver.errors import ReplayError, a_type
+from .all_hooks import hook_differences
 from .ambient import ambient_differences
 from .flatten import children, describe_structure, leaf_names
 from .fsdp import PLAIN
@@ -37,11 +38,15 @@ class Difference(NamedTuple):
         True if the module is another one than it was: no plan of it can be trusted. False if only
         the call differs (arguments, modes, types, autocast, what is trained): a plan made for such
         calls is right.
+    number
+        True for a number outside of the arguments: a plan for it would be right, but one that
+        changes in each step would be planned in each step.
     """
 
     what: str
     advice: str
     of_module: bool
+    number: bool = False
 
     def __str__(self) -> str:
         return f"{self.what}: {self.advice}" if self.advice else self.what
@@ -65,6 +70,9 @@ def differences(
     for words in _behaviour_differences(program, guards.behaviours, model, loss_fn):
         yield Difference(words, "", True)
     yield from _settings_differences(program, model, loss_fn)
+    yield from _outside_differences(guards.behaviours, model, loss_fn)
+    for what, advice in hook_differences():
+        yield Difference(what, advice, True)
     for what, advice in ambient_differences(program):
         yield Difference(what, advice, False)
     yield from _argument_differences(program, args, kwargs, guards.exact)
@@ -146,13 +154,19 @@ def _behaviour_differences(
                 )
             if tensors.setdefault(value, found) is not found:
                 yield f"{where} and another attribute were one tensor when captured: capture again"
-        for place in then.outside:
-            found = place.read(modules)
-            if place.value < 0 and not same_literal(found, place.plain):
-                yield (
-                    f"{place.label} is {found!r} and was {place.plain!r} when captured, which is a "
-                    "constant of the plan: capture and solve again"
-                )
+
+
+def _outside_differences(
+    behaviours: Sequence[Behaviour], model: nn.Module, loss_fn: Any
+) -> Iterator[Difference]:
+    """Numbers outside of the modules that are others than they were."""
+    modules = modules_of(model, loss_fn)
+    for place in (place for then in behaviours for place in then.outside if place.value < 0):
+        what = place.difference(modules)
+        if what is not None:
+            yield Difference(
+                f"{what}, which is a constant of the plan", "capture and solve again", False, True
+            )
 
 
 def _settings_differences(program: Program, model: nn.Module, loss_fn: Any) -> Iterator[Difference]:
@@ -167,6 +181,7 @@ def _settings_differences(program: Program, model: nn.Module, loss_fn: Any) -> I
                 f"{where} is {found!r} and was {value!r} when captured, which is a constant of the "
                 "plan",
                 "capture and solve again",
+                False,
                 True,
             )
 

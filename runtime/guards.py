@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
+from .all_hooks import hook_lines
 from .ambient import ambient_lines
 from .behaviour import Behaviour, forward_differs, hook_keys
 from .differences import LOSS, modules_of, same_literal, same_strides
@@ -24,13 +25,13 @@ from .fsdp import PLAIN, is_sharded, same_class
 from .literals import Namespace, write_argument
 from .looks import Looks
 from .overlaps import Overlaps
+from .places import PlaceLines
 from .source import build_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ..frontends.torch.program import InputSpec, Program
-    from .outside import Place
 
 
 class Guards:
@@ -312,19 +313,6 @@ def _behaviour_lines(
     return lines
 
 
-def _outside_lines(
-    place: Place, text: str, tensors: dict[int, str], bound: set[int], names: Namespace
-) -> list[str]:
-    """Read a tensor from outside of the modules, or compare a number."""
-    if place.value < 0:
-        return [f"if {text} != {write_argument(place.plain, names, lambda _: None)}: return None"]
-    target = tensors[place.value]
-    if place.value in bound:
-        return [f"if {text} is not {target}: return None"]
-    bound.add(place.value)
-    return [f"{target} = {text}"]
-
-
 def _state_lines(
     program: Program,
     inputs: list[InputSpec],
@@ -368,15 +356,17 @@ def _state_lines(
     for found in behaviours:
         strict = late is None
         lines += _behaviour_lines(found, module(found.path), tensors, bound, names, strict)
-    for there in (place for found in behaviours for place in found.outside):
+    outside = [place for found in behaviours for place in found.outside]
+    writer = PlaceLines(outside, tensors, bound, names)
+    for there in outside:
         root = names.bind(there.root, "outside") if there.path is None else module(there.path)
-        lines += _outside_lines(there, f"{root}{there.code}", tensors, bound, names)
+        lines += writer.lines(there, root)
     settings: dict[str, list[str]] = {}
     for path, name, value in program.settings:
         text = write_argument(value, names, lambda _: None)
         settings.setdefault(module(path), []).append(f"{module(path)}.{name} != {text}")
     lines.extend(f"if {' or '.join(words)}: return None" for words in settings.values())
-    lines += ambient_lines(program, names)
+    lines += ambient_lines(program, names) + hook_lines(names)
     places: dict[str, str] = {}
     tested: list[str] = []
     tests: list[str] = []

@@ -1,183 +1,282 @@
-"""What a step reads from outside its modules: closures, globals, containers, plain functions.
+"""What a step reads from outside its modules: closures, globals, containers, objects, functions.
 
-Tensors found there are read anew in each call, from the place where they were found; numbers, flags
-and words in the closures and globals of the user's functions are compared with what they were.
+Tensors found there are read anew in each call, from the place where they were found. Numbers, flags
+and words are compared with what they were: those in closures and globals of the user's functions,
+and those below whose names, all the way down, stand in code that the step ran (`Reads`).
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ..frontends.torch.reads import LIBRARIES, Reads
+from .differences import same_literal
+from .holders import attributes, content, entries, is_constant, is_plain, looked_up
+from .places import Absent, Content, Length, Place
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_PLAIN = (bool, int, float, str, type(None))
 _DEPTH, _MOST, _CALLS = 5, 20_000, 2
-# libraries that do not change their own globals while a model trains
-_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "transformers", "lowtide"}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where something was found.
-
-    Attributes
-    ----------
-    path
-        Path of the module below which it is; None if it is below `root`.
-    root
-        A function or other object that copies of a module share.
-    code
-        What leads there, as Python: `.__closure__[0].cell_contents`.
-    label
-        What to call it in a message.
-    value
-        For a tensor: the value of the program that it is; otherwise -1.
-    plain
-        For a number, flag or word: what it was.
-    """
+class _Found(NamedTuple):
+    """An object on the way, and how it was reached; `named`: by names that the step looks up."""
 
     path: str | None
     root: Any
-    code: str
+    steps: tuple[str, ...]
     label: str
-    value: int = -1
-    plain: Any = None
-
-    def read(self, modules: Mapping[str, nn.Module]) -> Any:
-        """What is there now; `Gone` if nothing is."""
-        root = self.root if self.path is None else modules.get(self.path)
-        try:
-            return eval(f"root{self.code}", {"root": root})
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            return Gone
-
-
-class Gone:
-    """Stands for what is not there any more."""
+    item: Any
+    name: str = ""
+    depth: int = 0
+    calls: int = 0
+    named: bool = True
 
 
 def places_of(
-    modules: Mapping[str, nn.Module], loss_fn: Any, constants: Mapping[int, int]
+    modules: Mapping[str, nn.Module],
+    loss_fn: Any,
+    constants: Mapping[int, int],
+    reads: Reads,
 ) -> tuple[Place, ...]:
     """All places below modules and loss of the tensors `constants` (id to value) and of numbers."""
-    return tuple(_Search(modules, constants).run(loss_fn))
+    found = _Search(modules, constants, reads).run(loss_fn)
+    return tuple(place for place in found if place.label not in reads.changing)
+
+
+def numbers_of(modules: Mapping[str, nn.Module], loss_fn: Any, reads: Reads) -> dict[str, Any]:
+    """What would be compared now, by its label."""
+    return {place.label: place.plain for place in places_of(modules, loss_fn, {}, reads)}
+
+
+def changed_numbers(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
+    """Labels of numbers that are others after the step has run: it changes them itself."""
+    return frozenset(
+        label
+        for label in before.keys() | after.keys()
+        if label not in before
+        or label not in after
+        or not same_literal(before[label], after[label])
+    )
 
 
 class _Search:
     """Breadth first, each object once, tensors at every place."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], constants: Mapping[int, int]) -> None:
-        self.modules, self.constants = modules, constants
+    def __init__(
+        self, modules: Mapping[str, nn.Module], constants: Mapping[int, int], reads: Reads
+    ) -> None:
+        self.modules, self.constants, self.reads = modules, constants, reads
         self.own = {id(module) for module in modules.values()}
         self.seen: set[int] = set()
+        self.globals: set[tuple[int, str]] = set()
         self.keep: list[Any] = []
-        self.todo: deque[tuple[str | None, Any, str, str, Any, int, int]] = deque()
+        self.todo: deque[_Found] = deque()
 
     def run(self, loss_fn: Any) -> Iterator[Place]:
         """The places."""
         if not isinstance(loss_fn, nn.Module):
-            self._add(None, loss_fn, "", "the loss", loss_fn, 0, 0)
+            self.todo.append(_Found(None, loss_fn, (), "the loss", loss_fn))
         for path, module in self.modules.items():
-            where = path or "the model"
-            forward = getattr(type(module), "forward", None)
-            self._add(None, forward, "", f"forward of {where}", forward, 0, 0)
-            for name, item in module.__dict__.items():
-                if name in ("_parameters", "_buffers", "_modules") or isinstance(
-                    item, torch.Tensor
-                ):
-                    continue  # registered, or looked at as an attribute
-                code, label = f".__dict__[{name!r}]", f"{path}.{name}" if path else name
-                if isinstance(item, types.FunctionType):
-                    self._add(None, item, "", label, item, 0, 0)
-                else:
-                    self._add(path, None, code, label, item, 0, 0)
+            self._start(path, module)
+        yield from self._drain()
+        # of functions that are not found above: methods, and what they call
+        for name, wanted in self.reads.modules.items():
+            scope = sys.modules[name].__dict__ if name in sys.modules else {}
+            self.keep.append(scope)
+            for key in sorted(wanted & scope.keys()):
+                if (id(scope), key) not in self.globals:
+                    yield from self._take(
+                        _Found(None, scope, (f"[{key!r}]",), f"global {key} of {name}",
+                               scope[key], key)
+                    )  # fmt: skip
+        yield from self._drain()
+        for key in sorted(self.reads.environment):
+            yield Place(
+                None, os.environ, (f".get({key!r})",), f"the environment's {key}",
+                plain=os.environ.get(key),
+            )  # fmt: skip
+
+    def _start(self, path: str, module: nn.Module) -> None:
+        """Begin with the forward and the attributes of a module."""
+        forward = getattr(type(module), "forward", None)
+        label = f"forward of {path or 'the model'}"
+        self.todo.append(_Found(None, forward, (), label, forward))
+        for name, item in module.__dict__.items():
+            if name in ("_parameters", "_buffers", "_modules") or isinstance(item, torch.Tensor):
+                continue  # registered, or looked at as an attribute
+            label = f"{path}.{name}" if path else name
+            if isinstance(item, types.FunctionType):
+                self.todo.append(_Found(None, item, (), label, item))
+            else:
+                named = name in self.reads.names
+                step = f".__dict__[{name!r}]"
+                self.todo.append(_Found(path, None, (step,), label, item, name, named=named))
+        for kind in type(module).__mro__:
+            if kind.__module__.split(".")[0] in LIBRARIES:
+                continue
+            for name in sorted(self.reads.names & vars(kind).keys() - module.__dict__.keys()):
+                item = vars(kind)[name]
+                if isinstance(item, (dict, list, tuple, set, frozenset)):
+                    label = f"{path}.{name}" if path else name
+                    self.todo.append(_Found(path, None, (f".{name}",), label, item, name))
+
+    def _drain(self) -> Iterator[Place]:
         while self.todo and len(self.seen) < _MOST:
-            yield from self._look(*self.todo.popleft())
+            yield from self._look(self.todo.popleft())
 
-    def _add(self, *entry: Any) -> None:
-        self.todo.append(entry)
+    def _take(self, found: _Found) -> Iterator[Place]:
+        """A place if it is a number, to look into otherwise."""
+        if is_constant(found.item):
+            yield Place(*found[:4], plain=found.item)
+        self.todo.append(found)
 
-    def _look(
-        self, path: str | None, root: Any, code: str, label: str, item: Any, depth: int, calls: int
-    ) -> Iterator[Place]:
+    def _look(self, found: _Found) -> Iterator[Place]:
+        item = found.item
         if isinstance(item, torch.Tensor):
             if id(item) in self.constants:
-                yield Place(path, root, code, label, value=self.constants[id(item)])
+                yield Place(*found[:4], value=self.constants[id(item)])
             return
-        if isinstance(item, (*_PLAIN, type, types.ModuleType)) or depth > _DEPTH:
-            return
-        if id(item) in self.seen or id(item) in self.own:
+        if is_plain(item) or found.depth > _DEPTH or id(item) in self.seen or id(item) in self.own:
             return
         self.seen.add(id(item))
         self.keep.append(item)
-        for step, name, inner in self._inside(item):
-            found = (path, root, code + step, f"{name} of {label}" if name else label)
-            mine = isinstance(item, types.FunctionType) and _users(item)
-            if mine and type(inner) in _PLAIN:
-                yield Place(*found, plain=inner)
-            called = isinstance(item, types.FunctionType) and isinstance(inner, types.FunctionType)
-            if called and (calls >= _CALLS or not _users(inner)):
-                continue
-            self._add(*found, inner, depth + 1, calls + called)
-
-    def _inside(self, item: Any) -> Iterator[tuple[str, str, Any]]:
-        """Step, name and content of what an object holds."""
         if isinstance(item, types.FunctionType):
-            yield from _of_function(item)
+            yield from self._function(found)
         elif isinstance(item, types.MethodType):
-            yield ".__func__", "", item.__func__
-            yield ".__self__", "", item.__self__
+            self._below(found, (".__func__",), item.__func__)
+            self._below(found, (".__self__",), item.__self__)
         elif isinstance(item, functools.partial):
-            for step in (".func", ".args", ".keywords"):
-                yield step, "", getattr(item, step[1:])
-        elif isinstance(item, dict):
-            for key, inner in list(item.items()):
-                if type(key) in (str, int):
-                    yield f"[{key!r}]", f"[{key!r}]", inner
-        elif isinstance(item, (list, tuple)):
-            for index, inner in enumerate(item):
-                yield f"[{index}]", f"[{index}]", inner
+            for step in ("func", "args", "keywords"):
+                self._below(found, (f".{step}",), getattr(item, step))
         elif isinstance(item, nn.Module):
-            for table in (item._parameters, item._buffers, item._modules):
-                which = next(
-                    n for n in ("_parameters", "_buffers", "_modules") if getattr(item, n) is table
-                )
-                for name, inner in table.items():
-                    yield f".{which}[{name!r}]", name, inner
-            for name, inner in item.__dict__.items():
-                if isinstance(inner, torch.Tensor):
-                    yield f".__dict__[{name!r}]", name, inner
-        elif type(item).__module__.split(".")[0] not in _LIBRARIES - {"types", "argparse"}:
-            state = getattr(item, "__dict__", None)
-            for name, inner in list(state.items()) if type(state) is dict else ():
-                yield f".__dict__[{name!r}]", name, inner
+            self._module(found)
+        else:
+            yield from self._holder(found)
+
+    def _below(
+        self,
+        found: _Found,
+        steps: tuple[str, ...],
+        inner: Any,
+        label: str = "",
+        name: str = "",
+        **more: Any,
+    ) -> None:
+        self.todo.append(
+            found._replace(
+                steps=(*found.steps, *steps), item=inner, label=label or found.label,
+                name=name, depth=found.depth + 1, **more,
+            )
+        )  # fmt: skip
+
+    def _function(self, found: _Found) -> Iterator[Place]:
+        """Closure, globals and defaults; the numbers there count without more ado."""
+        function = found.item
+        mine = is_users(function)
+        for step, name, key, inner in _of_function(function):
+            label = f"{name} of {found.label}"
+            if step.startswith(".__globals__"):
+                self.globals.add((id(function.__globals__), key))
+            if mine and is_constant(inner):
+                yield Place(found.path, found.root, (*found.steps, step), label, plain=inner)
+            called = isinstance(inner, types.FunctionType)
+            if called and (found.calls >= _CALLS or not is_users(inner)):
+                continue
+            named = "efaults__" in step or key in self.reads.names
+            calls = found.calls + called
+            self._below(found, (step,), inner, label, key, calls=calls, named=named)
+
+    def _module(self, found: _Found) -> None:
+        """Tensors of a module that is not part of the model."""
+        for table in ("_parameters", "_buffers", "_modules"):
+            for name, inner in getattr(found.item, table).items():
+                step = f".{table}[{name!r}]"
+                self._below(found, (step,), inner, f"{name} of {found.label}", name, named=False)
+        for name, inner in found.item.__dict__.items():
+            if isinstance(inner, torch.Tensor):
+                step = f".__dict__[{name!r}]"
+                self._below(found, (step,), inner, f"{name} of {found.label}", name, named=False)
+
+    def _holder(self, found: _Found) -> Iterator[Place]:
+        """What a container, object, class or module holds, as far as the step looks it up."""
+        item, reads = found.item, self.reads
+        numbers, table = content(item), isinstance(item, dict)
+        whole = table and (not found.name or found.name in reads.whole)
+        if found.named:
+            yield from self._guarded(found, numbers, whole)
+        if numbers is not None and (whole or not table):
+            return  # compared as one, and nothing is below
+        computed = whole or isinstance(item, (list, tuple, deque))
+        computed = computed or (table and found.name in reads.dynamic)
+        known = looked_up(item, found.name, reads)
+        for entry in entries(item, reads):
+            key = entry.key
+            named = found.named and (computed or type(key) is int or key in known)
+            label, steps = _label(found.label, entry.shown), (*found.steps, *entry.steps)
+            if named and is_constant(entry.item) and (found.name, key) not in reads.written:
+                yield Place(found.path, found.root, steps, label, plain=entry.item)
+            if named or not isinstance(entry.item, (type, types.ModuleType)):
+                name = "" if computed else str(key)
+                self._below(found, entry.steps, entry.item, label, name, named=named)
+
+    def _guarded(self, found: _Found, numbers: Any, whole: bool) -> Iterator[Place]:
+        """What is compared about a container as a whole; `numbers` if it holds nothing else."""
+        item, reads, where = found.item, self.reads, found[:4]
+        if numbers is not None and (whole or not isinstance(item, dict)):
+            yield Place(*where, plain=Content(numbers))
+        elif whole or isinstance(item, (list, deque)):
+            yield Place(*where, plain=Length(len(item)))
+        inside = item if isinstance(item, dict) else attributes(item)
+        if inside is None or whole:
+            return
+        written = {key for holder, key in reads.written if holder == found.name}
+        missing = reads.words - inside.keys() - written
+        if inside is not item:
+            missing &= looked_up(item, found.name, reads)
+            missing = frozenset(word for word in missing if not hasattr(type(item), word))
+            where = (*where[:2], (*where[2], ".__dict__"), where[3])
+        if missing:
+            yield Place(*where, plain=Absent(missing, len(inside)))
 
 
-def _of_function(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
-    """Closure, the globals that it names, and defaults."""
+def _label(label: str, shown: str) -> str:
+    """`cfg['w'] of the loss` for an entry of `cfg of the loss`."""
+    if label.startswith(("the loss", "forward of ")):
+        return f"{shown.removeprefix('.')} of {label}"
+    head, of, rest = label.partition(" of ")
+    return f"{head}{shown}{of}{rest}"
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, str, str, Any]]:
+    """Closure, the globals that it names, and defaults: step, label, name and content."""
     for index, cell in enumerate(function.__closure__ or ()):
         try:
             inner = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-        yield f".__closure__[{index}].cell_contents", function.__code__.co_freevars[index], inner
-    if _users(function):
+        name = function.__code__.co_freevars[index]
+        yield f".__closure__[{index}].cell_contents", name, name, inner
+    if is_users(function):
         for name in dict.fromkeys(_names(function.__code__)):
             if name in function.__globals__:
-                yield f".__globals__[{name!r}]", f"global {name}", function.__globals__[name]
+                inner = function.__globals__[name]
+                yield f".__globals__[{name!r}]", f"global {name}", name, inner
     for index, inner in enumerate(function.__defaults__ or ()):
-        yield f".__defaults__[{index}]", f"default {index}", inner
+        first = function.__code__.co_argcount - len(function.__defaults__ or ())
+        name = function.__code__.co_varnames[first + index]
+        yield f".__defaults__[{index}]", f"default {name}", name, inner
     for name, inner in (function.__kwdefaults__ or {}).items():
-        yield f".__kwdefaults__[{name!r}]", f"default {name}", inner
+        yield f".__kwdefaults__[{name!r}]", f"default {name}", name, inner
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -188,6 +287,6 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _users(function: Any) -> bool:
+def is_users(function: Any) -> bool:
     """Whether a function is the user's, not a library's."""
-    return (function.__module__ or "").split(".")[0] not in _LIBRARIES
+    return (function.__module__ or "").split(".")[0] not in LIBRARIES

@@ -156,6 +156,7 @@ class Shapes:
         if known is not None:
             return known
         found = self._differences(first, args, kwargs)
+        self._refuse_outside(first, args, kwargs)
         policy = self.settings.on_new_shape
         if not _trains(model, loss_fn, args, kwargs):
             return None
@@ -187,7 +188,10 @@ class Shapes:
             refuse_sharded(step.model, "this is a new kind of call")
         words = _words(self._differences(first, args, kwargs))
         refuse_sharded(step.model, words)
-        _log.info("planning a new call: %s", words)
+        _log.log(
+            logging.INFO if ahead else logging.WARNING,
+            "planning a new call (the solver may take %g s): %s", settings.solving.time_limit, words
+        )  # fmt: skip
         try:
             with torch.enable_grad():
                 captured = capture_call(
@@ -272,6 +276,19 @@ class Shapes:
                     "and numbers are constants of a plan: pass it as a tensor, or plan it ahead "
                     "by prepare()"
                 )
+
+    def _refuse_outside(
+        self, first: Planned, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """The same for numbers that the step reads elsewhere, in modules, globals, containers."""
+        step, changed = first.captured, None
+        for planned in (first, *self.others):
+            found = differences(planned.wiring.guards, step.model, step.loss_fn, args, kwargs)
+            number = next((difference for difference in found if difference.number), None)
+            if number is None:
+                return
+            changed = changed or number
+        raise ReplayError(f"{changed}, pass it as a tensor, or plan it ahead by prepare()")
 
     def _tell(self, text: str) -> None:
         """Log a line once."""

@@ -22,6 +22,7 @@ from .program import (
     ProgramOp,
     TensorGuard,
 )
+from .reads import LIBRARIES
 from .rng import state_bytes
 from .sources import shown
 
@@ -250,7 +251,8 @@ def assemble(
         guards=guards,
         training={shown(n): m.training for n, m in root.named_modules() if m is not root},
         shared=shared_names(root),
-        settings=settings_of(root),
+        settings=settings_of(root, step.reads.names),
+        reads=step.reads,
         autocast=step.autocast,
         autocast_cache=step.autocast_cache,
         switches=step.switches,
@@ -320,14 +322,23 @@ def shared_names(root: torch.nn.Module) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(g) for g in groups.values() if len(g) > 1)
 
 
-def settings_of(root: torch.nn.Module) -> tuple[tuple[str, str, int | float | str | None], ...]:
-    """Public attributes of the modules that are numbers, flags, words or nothing."""
-    return tuple(
-        (shown(path), name, value)
-        for path, module in root.named_modules()
-        if module is not root
-        for name, value in module.__dict__.items()
-        if type(value) in (bool, int, float, str, type(None))
-        and name != "training"
-        and name[0] != "_"
-    )
+def settings_of(
+    root: torch.nn.Module, names: frozenset[str]
+) -> tuple[tuple[str, str, int | float | str | None], ...]:
+    """Attributes of the modules that are numbers, flags, words or nothing.
+
+    Public ones, and private ones and those of the user's classes that are among the `names` that
+    the step looks up.
+    """
+    kinds = (bool, int, float, str, type(None))
+    found = []
+    for path, module in root.named_modules():
+        if module is root:
+            continue
+        own = {n: v for n, v in module.__dict__.items() if n[0] != "_" or n in names}
+        for kind in type(module).__mro__:
+            if kind.__module__.split(".")[0] not in LIBRARIES:
+                own = {n: v for n, v in vars(kind).items() if n in names} | own
+        own.pop("training", None)
+        found += [(shown(path), n, v) for n, v in own.items() if type(v) in kinds]
+    return tuple(found)

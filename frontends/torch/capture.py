@@ -12,6 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...runtime.behaviour import behaviours_of
+from ...runtime.differences import modules_of
+from ...runtime.outside import changed_numbers, numbers_of
 from ...solver.errors import CaptureError, InputError, a_type
 from . import export
 from .captured import BatchStyle, Captured
@@ -183,12 +185,16 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
     home = home_device(step.sources)
     with untouched(root), export.tracing(compiled=compiled, state=step.lasting):
         dry_run(step, mode)
+        modules = modules_of(root.model, root.loss_fn)
+        before = numbers_of(modules, root.loss_fn, step.reads)
         try:
             joint = export.export_joint(step, [source.fake for source in step.sources])
         except CaptureError:
             raise
         except Exception as error:
             raise CaptureError(failure(error, step.names)) from error
+        after = numbers_of(modules, root.loss_fn, step.reads)
+        step.reads = step.reads.without(changed_numbers(before, after))
     return Traced(step, mode, home, joint)
 
 

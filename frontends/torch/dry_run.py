@@ -15,6 +15,7 @@ from ...solver.errors import CaptureError, a_type
 from . import export
 from .communication import no_collectives
 from .output import flatten_output, holds_tensors
+from .reads import Recorder
 from .sources import Source, make_fake, shown
 from .step import Leaf, Plan, Step
 from .watch import error_origin
@@ -41,18 +42,20 @@ def dry_run(step: Step, mode: Any) -> None:
 
     fakes = tuple(source.fake for source in step.sources)
     stand_ins: dict[int, torch.Tensor] = {}
+    recorder = Recorder()
 
     def meet(tensor: torch.Tensor) -> torch.Tensor:
         known = stand_ins.get(id(tensor))
         return adopt(tensor) if known is None else known
 
     try:
-        with mode, no_collectives():
+        with mode, no_collectives(), recorder.recording():
             out = step.run(fakes, meet)
     except CaptureError:
         raise
     except Exception as error:
         raise CaptureError(explain(error, step.names)) from error
+    step.reads = recorder.reads()
     leaves, spec = flatten_output(out)
     versions = [source.fake._version for source in step.sources]
     for source, version in zip(step.sources, versions, strict=True):

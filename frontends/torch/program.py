@@ -7,9 +7,11 @@ made on demand from their source value, and never scheduled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
+
+from .reads import Reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -256,6 +258,8 @@ class Program:
     settings
         Module path, attribute and value of the plain numbers, flags and words that modules hold
         (a dropout rate, for instance), None too: constants of the capture.
+    reads
+        Names that the code of the step looks up: what else is constant.
     autocast
         Device type and data type of each ambient autocast under which the step was captured.
     autocast_cache
@@ -280,6 +284,7 @@ class Program:
     training: dict[str, bool]
     shared: tuple[tuple[str, ...], ...]
     settings: tuple[tuple[str, str, int | float | str | None], ...] = ()
+    reads: Reads = field(default_factory=Reads)
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     autocast_cache: bool = True
     switches: tuple[tuple[str, Any], ...] = ()

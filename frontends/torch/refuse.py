@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as global_hooks
 
+from ...runtime.all_hooks import hooks_on_all
 from ...runtime.fsdp import is_sharded
 from ...runtime.ranks import distributed
 from ...solver.errors import CaptureError
@@ -35,14 +35,16 @@ _PRIVATE = ("_flat_weight", "_output_capturing_hooks_installed")
 _CACHES = "if it only fills a cache, run the model once before capture"
 # what every module has: its hooks and registered members, which are dealt with by themselves
 _OF_MODULES = frozenset(nn.Module().__dict__)
+_COPIED = (dict, list, set)
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def refuse_modules(model: nn.Module, loss_fn: Callable[..., Any] | None, trace_hooks: bool) -> None:
     """Refuse modules whose effects a replayed step would lose."""
-    for kind in ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks"):
-        if getattr(global_hooks, kind, None):
-            raise CaptureError("hooks are registered on all modules; remove them before capture")
+    for kind, _ in hooks_on_all():
+        raise CaptureError(
+            f"a {kind} is registered on all modules of the process; remove it before capture"
+        )
     roots = [("", model)]
     if isinstance(loss_fn, nn.Module):
         roots.append(("loss_fn", loss_fn))
@@ -229,7 +231,8 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         plain = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
         return plain and a.dtype == torch.uint8 and b.dtype == torch.uint8 and torch.equal(a, b)
-    if type(a) is not type(b):
+    # A copy of a user's own kind of dict or list may be a plain one.
+    if type(a) is not type(b) and not any(isinstance(a, k) and isinstance(b, k) for k in _COPIED):
         return False
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))

@@ -19,6 +19,7 @@ from . import export
 from .autocasts import cast_once
 from .contributions import count_contributions
 from .output import flatten_output
+from .reads import Reads
 from .sources import repeated, shown
 from .switches import traced
 from .watch import Watch
@@ -113,6 +114,7 @@ class Step(nn.Module):
         self.autocast = ambient_autocast()
         self.autocast_cache = torch.is_autocast_cache_enabled()
         self.switches = traced()
+        self.reads = Reads()
         self.names = module_names(root)
 
     def run(

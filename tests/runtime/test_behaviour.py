@@ -13,7 +13,7 @@ from torch import nn
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.replay import replay
-from lowtide.solver.errors import ReplayError
+from lowtide.solver.errors import CaptureError, ReplayError
 from lowtide.solver.schedule import Schedule
 
 from .models import square
@@ -223,4 +223,21 @@ def test_copies_are_no_difference(how: Callable[[Any], Any], trace: bool) -> Non
     again.captured.model.get_submodule("body").register_forward_hook(lambda *_: None)
     with pytest.raises(ReplayError, match="module body has got a forward hook"):
         again(X)
+    module(X)
+
+
+@pytest.mark.parametrize("kind", ["forward_pre", "forward", "full_backward", "full_backward_pre"])
+def test_a_hook_on_all_modules_is_refused(kind: str) -> None:
+    """It would not run: before capture, and after it until it is removed."""
+    module = _replayed()
+    register = getattr(torch.nn.modules.module, f"register_module_{kind}_hook")
+    handle = register(lambda *_: None)
+    words = "backward" if "backward" in kind else "forward"
+    try:
+        with pytest.raises(ReplayError, match=rf"a {words} (pre-)?hook is registered on all mod"):
+            module(X)
+        with pytest.raises(CaptureError, match=rf"a {words} (pre-)?hook is registered on all mod"):
+            _captured()
+    finally:
+        handle.remove()
     module(X)

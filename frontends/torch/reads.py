@@ -1,0 +1,119 @@
+"""Which names the user's code looks up when the step runs: what is guarded outside of the batch.
+
+A holder (dict, list, namespace, class, config) may have hundreds of numbers of which the step reads
+three, and counters beside them. So only those count whose names stand in code that ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from .uses import Uses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import CodeType, FrameType
+
+# libraries that do not read the user's numbers by name, and do not change their own
+_TRAINERS = {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning"}
+_SILENT = sys.stdlib_module_names | _TRAINERS | {"torch", "numpy", "lowtide"}
+LIBRARIES = _SILENT | {"transformers"}
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What the code that ran looks up.
+
+    Attributes
+    ----------
+    names, words, dynamic, whole, opened, computed, read, written, own, users,
+    environment
+        As in `Uses`.
+    modules
+        Module name to the globals that its functions look up.
+    changing
+        Labels of numbers that the step itself changes: counters. They are not guarded.
+    """
+
+    names: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
+    dynamic: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+    opened: frozenset[str] = frozenset()
+    computed: frozenset[str] = frozenset()
+    read: frozenset[tuple[str, Any]] = frozenset()
+    written: frozenset[tuple[str, Any]] = frozenset()
+    own: frozenset[tuple[str, str]] = frozenset()
+    users: frozenset[str] = frozenset()
+    environment: frozenset[str] = frozenset()
+    modules: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    changing: frozenset[str] = frozenset()
+
+    def without(self, labels: frozenset[str]) -> Reads:
+        """The same, and `labels` are of counters."""
+        return replace(self, changing=self.changing | labels)
+
+
+class Recorder:
+    """Notes each piece of code that runs, once, with the globals that it sees."""
+
+    def __init__(self) -> None:
+        self.seen: dict[CodeType, dict[str, Any]] = {}
+
+    def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
+        """Take what Python tells a profiler or debugger."""
+        if event == "call" and frame.f_code not in self.seen:
+            self.seen[frame.f_code] = frame.f_globals
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what is called inside, beside a profiler or debugger that may be at work."""
+        slots: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+            (sys.getprofile, sys.setprofile),
+            (sys.gettrace, sys.settrace),
+        ]
+        put = next((put for get, put in slots if get() is None), None)
+        if put is None:
+            yield
+            return
+        put(self)
+        try:
+            yield
+        finally:
+            put(None)
+
+    def reads(self) -> Reads:
+        """What the code that was met looks up."""
+        uses = Uses()
+        modules: dict[str, set[str]] = {}
+        for code, scope in self.seen.items():
+            module = str(scope.get("__name__", ""))
+            library = module.split(".")[0]
+            if library in _SILENT or code.co_name == "<module>":
+                continue
+            uses.add(code, module, library=library in LIBRARIES)
+            if library not in LIBRARIES and _is_module(module, scope):
+                modules.setdefault(module, set()).update(code.co_names)
+        return Reads(
+            frozenset(uses.names),
+            frozenset(uses.words),
+            frozenset(uses.dynamic),
+            frozenset(uses.whole),
+            frozenset(uses.opened),
+            frozenset(uses.computed),
+            frozenset(uses.read),
+            frozenset(uses.written),
+            frozenset(uses.own),
+            frozenset(uses.users),
+            frozenset(uses.environment),
+            {name: frozenset(found) for name, found in modules.items()},
+        )
+
+
+def _is_module(name: str, scope: dict[str, Any]) -> bool:
+    """Whether `scope` holds the globals of an imported module of that name."""
+    module = sys.modules.get(name)
+    return module is not None and module.__dict__ is scope
