@@ -5,7 +5,9 @@
 Nine models; each is trained plainly, with a checkpoint around every block, with selective
 checkpoints that keep matrix products, and under PyTorch's activation memory budget (aot_eager,
 several settings; the table has the fastest of those that save a tenth of the peak). Lowtide then
-gets the peak that each of these was measured to have, and the other way round its time. Peaks are
+gets the peak that each of these was measured to have, and the other way round its time: plans are
+made between those that are fast enough and those that are not, until the smallest peak in that time
+is known within a tenth (by fewer timed steps than the table's). Peaks are
 those of loss and backward beyond parameters, buffers and batch; times are medians of processor time
 over the plain step's, steps in turns, on one thread.
 

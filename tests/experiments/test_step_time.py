@@ -12,11 +12,12 @@ import torch
 from experiments.demo.models import Gpt
 from experiments.readme.blocks import step_time
 from experiments.step_time import __main__ as command
+from experiments.step_time.between import aim
 from experiments.step_time.measure import distance
 from experiments.step_time.models import MODELS, Subject
 from experiments.step_time.plans import Frontier
 from experiments.step_time.rows import Outcome, Planned, Result, Rival
-from experiments.step_time.study import study
+from experiments.step_time.study import ROUNDS, study
 from experiments.step_time.table import exact, lines
 from lowtide.frontends.chains import linear_chain
 
@@ -98,6 +99,21 @@ def test_the_smallest_plan_for_a_time() -> None:
     assert all(frontier.room(b) < frontier.room(a) for a, b in itertools.pairwise(curve))
     assert plan in curve
     assert all(one.overhead <= 0.3 for one in curve)
+
+
+def test_the_smallest_peak_in_a_time_is_searched_finely() -> None:
+    """Time falls with memory: whatever is fast enough, the smallest is found within a tenth."""
+    for smallest, floor in ((37, 10), (95, 10), (11, 10), (10, 10)):
+        at, tries = {100_000: 1.0, 20_000: 1.9}, 0
+        while (room := aim(at, 1.4, 1000 * floor)) is not None:
+            at[room] = 1.3 if room >= 1000 * smallest else 1.5
+            tries += 1
+        found = min(room for room, ratio in at.items() if ratio <= 1.4)
+        least = max(1000 * smallest, 20_001)
+        assert least <= found <= 1.12 * least
+        assert tries <= ROUNDS
+    assert aim({100: 1.5}, 1.4, 0) is None
+    assert aim({100: 1.0}, 1.4, 0) == 70
 
 
 def test_models_have_blocks() -> None:
