@@ -98,4 +98,8 @@ MODELS: dict[str, Callable[[], _Made]] = {
     "gpt-nodrop": lambda: _gpt(2, 256, 4, 128, 0.0),
     "gpt2-large": lambda: _transformer("gpt2", 2, 256, 4, 128),
     "llama-large": lambda: _transformer("llama", 2, 256, 4, 128),
+    # More than 50 ms a step.
+    "cnn-long": lambda: _cnn(6, 64, 8, 32),
+    "gpt-long": lambda: _gpt(6, 256, 8, 128),
+    "llama-long": lambda: _transformer("llama", 6, 256, 8, 128),
 }

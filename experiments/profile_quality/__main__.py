@@ -1,22 +1,25 @@
 """Profile against reality: `python -m experiments.profile_quality [--models cnn mlp] [--json]`.
 
-With `--plans`, for several plans of each model: predicted beside measured extra time.
+With `--plans`, for several plans of each model: predicted beside measured extra time. These rows go
+to results.json in this folder, or in that of `--out`; those of other models stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
 from lowtide.runtime.heap import keep_freed_memory
+from lowtide.solver.errors import InputError
 
+from ..papers.keep import keep_list
 from .models import MODELS
-from .plans import Cost, costs
+from .plans import Cost, costs, differences
 from .study import study
 
 
@@ -30,11 +33,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--plans", action="store_true", help="extra time of plans instead")
     parser.add_argument("--pairs", type=int, default=31, help="with --plans: pairs of steps each")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, metavar="FOLDER")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     if options.plans:
-        _print_costs(options)
+        try:
+            _print_costs(options)
+        except InputError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
         return 0
     rows = []
     if not options.json:
@@ -75,14 +83,15 @@ def _print_costs(options: argparse.Namespace) -> None:
                 file=out,
                 flush=True,
             )
-    differences = [abs(cost.measured_percent - cost.predicted_percent) for cost in found]
+        keep_list(options.out / "results.json", found, lambda cost: cost.model)
     if options.json:
         json.dump([asdict(cost) for cost in found], sys.stdout, indent=1)
         print()
-    elif differences:
+    elif found:
+        middle, most = differences(found)
         print(
-            f"{len(found)} plans: differences of {statistics.median(differences):.2f} points in "
-            f"the median, {max(differences):.2f} at most"
+            f"{len(found)} plans: differences of {middle:.2f} points in the median, "
+            f"{most:.2f} at most"
         )
 
 

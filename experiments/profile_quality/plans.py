@@ -48,6 +48,12 @@ class Cost:
     spread_percent: float
 
 
+def differences(found: Sequence[Cost]) -> tuple[float, float]:
+    """Points between predicted and measured extra time: in the median, and at most."""
+    points = [abs(cost.measured_percent - cost.predicted_percent) for cost in found]
+    return statistics.median(points), max(points)
+
+
 def costs(
     name: str,
     make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]],

@@ -21,6 +21,7 @@ from .cells import markdown, name_of, percent
 from .families import hugging_face
 from .literature import LITERATURE
 from .planned import gain, scaling
+from .timed import overhead, profile_quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,5 +118,7 @@ BLOCKS: dict[str, Callable[[Path], str | None]] = {
     "step_time": step_time,
     "hugging_face": hugging_face,
     "pytorch": pytorch,
+    "overhead": overhead,
+    "profile_quality": profile_quality,
     **LITERATURE,
 }

@@ -10,12 +10,16 @@ import msgspec
 import pytest
 
 from experiments.kusumoto2019.__main__ import Row as Smallest
+from experiments.overhead.study import Row as OverheadRow
+from experiments.papers.keep import keep_list
 from experiments.papers.rows import Row
 from experiments.papers.trained import Row as TrainedRow
+from experiments.profile_quality.plans import Cost
 from experiments.readme.__main__ import ROOT, main, renewed
 from experiments.readme.blocks import BLOCKS, demo
 from experiments.readme.literature import kumar, kusumoto
 from experiments.readme.tables import best_others, compared
+from experiments.readme.timed import overhead, profile_quality
 from lowtide.solver.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,6 +80,30 @@ def test_tables_from_results(tmp_path: Path) -> None:
         after = "".join(renewed(texts, tmp_path))
         assert re.search(r"<!-- demo -->\n\| budget", after)
         assert "<!-- batches -->\nold\n" in after
+
+
+def test_tables_of_timed_steps(tmp_path: Path) -> None:
+    """Replays by the length of a step; plans with their differences, and a line for all."""
+    assert overhead(tmp_path) is None
+    assert profile_quality(tmp_path) is None
+    slow = OverheadRow("slow", 9, 10, 60.0, 57.0, -5.0, -4.0, 1.5)
+    fast = OverheadRow("fast", 1234, 10, 2.0, 2.2, 10.0, 9.0, 3.0)
+    keep_list(tmp_path / "overhead" / "results.json", [slow, fast], lambda row: row.model)
+    table = overhead(tmp_path)
+    assert table is not None
+    assert table.splitlines()[2:] == [
+        "| fast | 1,234 | 2.00 | 2.20 | +10.0% | +9.0% | 3.0% |",
+        "| slow | 9 | 60.00 | 57.00 | -5.0% | -4.0% | 1.5% |",
+    ]
+    costs = [Cost("cnn", "auto", "60%", 10.0, 9.0, 2.0), Cost("cnn", "log_n", "60%", 20.0, 23.0, 2)]
+    keep_list(tmp_path / "profile_quality" / "results.json", costs, lambda cost: cost.model)
+    table = profile_quality(tmp_path)
+    assert table is not None
+    assert table.splitlines()[2:] == [
+        "| cnn | **lowtide** | 60% | 10.0% | 9.0% | -1.0 | 2.0 |",
+        "| cnn | log(n) | 60% | 20.0% | 23.0% | +3.0 | 2.0 |",
+        "| all 2 plans |  |  |  |  | 2.0 in the median, 3.0 at most |  |",
+    ]
 
 
 def test_tables_of_comparisons() -> None:
