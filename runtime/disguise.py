@@ -10,6 +10,7 @@ import inspect
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from ..solver.errors import ReplayError
@@ -28,6 +29,10 @@ _OF_THE_OUTSIDE = frozenset(
 )  # fmt: skip
 
 
+_NOT_COMPILED = (
+    "a step that lowtide replays is code of its own; to compile under a budget, give "
+    "lowtide.backend(...) to torch.compile of the original model"
+)
 _set_class: Any = vars(object)["__class__"].__set__  # the truth, past the property below
 
 
@@ -113,10 +118,16 @@ def _forwarder(name: str) -> Callable[..., Any]:
 
 
 def _forward_of(base: type[nn.Module], wrapped: type[nn.Module]) -> Callable[..., Any]:
-    """`base.forward` with the signature that `wrapped.forward` shows."""
+    """`base.forward` with the signature that `wrapped.forward` shows.
+
+    Under `torch.compile` it is a break in the graph: what it runs is code that was generated.
+    """
     replayed = base.forward
+    uncompiled = torch.compiler.disable(replayed, reason=_NOT_COMPILED)  # type: ignore[no-untyped-call]
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return uncompiled(self, *args, **kwargs)
         return replayed(self, *args, **kwargs)
 
     forward.__doc__ = wrapped.forward.__doc__ or replayed.__doc__

@@ -20,6 +20,7 @@ from ...solver.errors import CaptureError
 from . import export
 from .faithful import gapped, refuse_inner_casts, refuse_written
 from .known import Known
+from .rewritten import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -135,7 +136,7 @@ class Watch(TorchFunctionMode):
         every = (*args, *kwargs.values())
         refuse_inner_casts(name, every, origin)
         gaps = gapped(every)
-        result = func(*args, **kwargs)
+        result = call(func, name, args, kwargs, origin)
         refuse_written(gaps, name, origin)
         if name in _STATISTICS:
             for tensor in statistics(func, args, kwargs):
