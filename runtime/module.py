@@ -57,7 +57,8 @@ class ReplayModule(Face):
     parameters and buffers (found by name: present, same look, tied as they were), modules (mode,
     class, code, hooks, number of children, plain attributes), ambient autocast, and the global
     settings of PyTorch that decide of which operators a step is made, all against the time of the
-    capture. Not checked: what the code reads from other Python objects.
+    capture; and numbers, words and functions that the code of the step looks up by name in
+    closures, globals, containers, objects, classes and the environment.
 
     Buffers are updated by the plan, mostly at the end of forward. If an operator raises before
     that, some hold older contents than the plain run leaves; none is half written.
