@@ -54,13 +54,18 @@ def recomputing(graph: Graph, every: int = 2) -> Schedule:
     present = {t for op in graph.ops[:boundary] for t in op.outputs} - dropped
 
     def need(t: int) -> None:
-        maker = producer[t]
-        if maker < 0 or t in present:
-            return
-        for read in graph.ops[maker].inputs:
-            need(read)
-        order.append(maker)
-        present.update(graph.ops[maker].outputs)
+        todo = [(t, False)]  # on a stack of its own: chains are deeper than Python's
+        while todo:
+            t, ready = todo.pop()
+            maker = producer[t]
+            if maker < 0 or t in present:
+                continue
+            if ready:
+                order.append(maker)
+                present.update(graph.ops[maker].outputs)
+                continue
+            todo.append((t, True))
+            todo += [(read, False) for read in reversed(graph.ops[maker].inputs)]
 
     for number in range(boundary, len(graph.ops)):
         for t in graph.ops[number].inputs:
