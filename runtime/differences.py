@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..frontends.torch.autocasts import casts_are_kept
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
 from ..solver.errors import ReplayError, a_type
@@ -19,7 +20,7 @@ from .fsdp import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..frontends.torch.program import Program
+    from ..frontends.torch.program import InputSpec, Program
     from .behaviour import Behaviour
     from .guards import Guards
 
@@ -225,6 +226,11 @@ def _argument_differences(
             ):
                 same = False
                 yield Difference(_apart(names, place, before, then), _ADVICE, False)
+    for given in program.inputs if same else ():
+        words = _cast_difference(given, flat[given.position]) if given.kind == "input" else ""
+        if words:
+            same = False
+            yield Difference(f"{names[given.position]} {words}", _ADVICE, False)
     changed = first_changed(program.questions, flat) if same else ()
     if changed:
         question, answer = changed
@@ -274,6 +280,16 @@ def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard, exact: bool) 
     return None
 
 
+def _cast_difference(spec: InputSpec, tensor: torch.Tensor) -> str:
+    """What autocast does otherwise with a tensor that it makes narrow several times; or nothing."""
+    kept = spec.casts_kept
+    if kept is None or not tensor.requires_grad or casts_are_kept(tensor) is kept:
+        return ""
+    leaf, other = "a leaf, of which autocast keeps one cast", "no leaf, and cast for each use"
+    now, then = (other, leaf) if kept else (leaf, other)
+    return f"is {now}; the plan was made for {then}"
+
+
 def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterator[Difference]:
     program, late, exact = guards.program, guards.late or (), guards.exact
     tensors = _named_tensors(model, loss_fn)
@@ -320,6 +336,9 @@ def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterat
                 again,
                 False,
             )
+        words = _cast_difference(spec, tensor)
+        if words:
+            yield Difference(f"{kind} {spec.fqn} {words}", again, False)
         if exact and spec.kind == "param" and spec.requires_grad and not tensor.requires_grad:
             yield Difference(
                 f"parameter {spec.fqn} is frozen now and was trained when captured", again, False
@@ -352,10 +371,11 @@ def _overlap_differences(
     found = guards.overlaps.first(plain)
     if found is not None:
         one, other = (given[place][1] for place in found)
+        of_call = any(guards.inputs[place].kind == "input" for place in found)
         yield Difference(
             f"{one} shares memory with {other}, and the step changes one of them in place",
-            "pass a clone",
-            False,
+            "pass a clone" if of_call else "give it memory of its own",
+            not of_call,
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..frontends.torch.autocasts import casts_are_kept
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
 from .all_hooks import hook_lines
@@ -392,6 +393,12 @@ def _state_lines(
         looks = names.bind(Looks(), "looks")
         lines += [f"if not {looks}.same({', '.join(tested)}):", *tests]
         lines.append(f"    {looks}.remember({', '.join(tested)})")
+    for place, spec in enumerate(inputs):
+        if spec.casts_kept is not None and not (late is not None and place in late):
+            names.globals["casts_are_kept"] = casts_are_kept
+            text = f"a{spec.position}" if spec.kind == "input" else f"t{place}"
+            test = f"casts_are_kept({text}) is not {spec.casts_kept}"
+            lines.append(f"if {text}.requires_grad and {test}: return None")
     kinds = {spec.fqn: spec.kind for spec in inputs}
     for group in program.shared:
         known = next((fqn for fqn in group if fqn in places), None)

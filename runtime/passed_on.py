@@ -25,7 +25,7 @@ def clone_as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of `tensor` with its strides, in memory of its own."""
     if tensor.numel() == 0:
         return tensor.clone()
-    whole = tensor.as_strided((_extent(tensor.shape, tensor.stride()),), (1,)).clone()
+    whole = tensor.as_strided((extent(tensor.shape, tensor.stride()),), (1,)).clone()
     return whole.as_strided(tensor.shape, tensor.stride())
 
 
@@ -57,10 +57,10 @@ def more_bytes(program: Program) -> int:
         count = 1
         for size in meta.shape:
             count *= size
-        total += max(0, _extent(meta.shape, meta.stride) - count) * meta.dtype.itemsize
+        total += max(0, extent(meta.shape, meta.stride) - count) * meta.dtype.itemsize
     return total
 
 
-def _extent(shape: Iterable[int], stride: Iterable[int]) -> int:
+def extent(shape: Iterable[int], stride: Iterable[int]) -> int:
     """Elements from the first to the last."""
     return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))

@@ -95,6 +95,7 @@ def input_specs(step: Step, wiring: Wiring) -> tuple[tuple[InputSpec, ...], dict
                     position=source.position,
                     tensor=source.real if source.kind == "constant" else None,
                     requires_grad=source.real.requires_grad,
+                    casts_kept=step.keeps[index],
                 )
             )
     specs += [InputSpec("constant", value, tensor=real) for value, real in wiring.constants]

@@ -30,23 +30,44 @@ _KINDS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
 class Casts:
-    """Casts of `leaves` that were made since the outermost autocast began."""
+    """Casts of `leaves` that were made since the outermost autocast began.
 
-    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+    Parameters
+    ----------
+    leaves
+        Stand for leaves of the user's.
+    others
+        Stand for tensors of the user's that require a gradient and are no leaves.
+
+    Attributes
+    ----------
+    repeated
+        Ids of `leaves` and `others` of which a cast was asked for again: what is computed depends
+        on whether they are leaves.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()) -> None:
         self._leaves = {id(leaf): leaf for leaf in leaves}
+        self._others = {id(other): other for other in others}
         self._made: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self.repeated: set[int] = set()
 
     def cast(self, tensor: Any) -> Any:
         """The narrow form of a leaf; anything else as it is."""
-        if id(tensor) not in self._leaves or not torch.is_autocast_cache_enabled():
+        kept = id(tensor) in self._leaves
+        if not kept and id(tensor) not in self._others:
             return tensor
         kind = tensor.device.type
         if kind not in _KINDS or not torch.is_autocast_enabled(kind):
             return tensor
+        if not torch.is_autocast_cache_enabled():
+            return tensor
         dtype = torch.get_autocast_dtype(kind)
         key = id(tensor), dtype
-        if key not in self._made:
-            self._made[key] = tensor.to(dtype)
+        if key in self._made:
+            self.repeated.add(id(tensor))
+        else:
+            self._made[key] = tensor.to(dtype) if kept else tensor
         return self._made[key]
 
     def clear(self) -> None:
@@ -67,13 +88,21 @@ def cast(tensor: torch.Tensor) -> torch.Tensor:
     return kept.to(torch.get_autocast_dtype(kind))
 
 
+def casts_are_kept(tensor: torch.Tensor) -> bool:
+    """Whether autocast keeps the cast of a tensor that requires a gradient."""
+    return tensor.is_leaf and not tensor._is_view()
+
+
 @contextlib.contextmanager
-def cast_once(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Keep casts of the float32 tensors among `leaves`, which stand for leaves of the user's."""
+def cast_once(
+    leaves: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()
+) -> Iterator[Casts]:
+    """Keep casts of the float32 tensors among `leaves`; see `Casts`."""
     global _current
     before = _current
     clear = torch.clear_autocast_cache
-    casts = _current = Casts([leaf for leaf in leaves if leaf.dtype is torch.float32])
+    wide = [[t for t in group if t.dtype is torch.float32] for group in (leaves, others)]
+    casts = _current = Casts(*wide)
 
     def clear_both() -> None:
         casts.clear()
@@ -81,7 +110,7 @@ def cast_once(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
 
     try:
         torch.clear_autocast_cache = clear_both
-        yield
+        yield casts
     finally:
         torch.clear_autocast_cache = clear
         _current = before

@@ -152,6 +152,9 @@ class InputSpec:
         For a constant: the tensor itself, by reference.
     requires_grad
         Whether it required a gradient at capture.
+    casts_kept
+        Whether autocast kept its narrow form for its further uses: that of a leaf. None if this
+        makes no difference.
     """
 
     kind: InputKind
@@ -160,6 +163,7 @@ class InputSpec:
     position: int = -1
     tensor: torch.Tensor | None = None
     requires_grad: bool = False
+    casts_kept: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

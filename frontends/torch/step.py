@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ...solver.errors import CaptureError
 from . import export
-from .autocasts import cast_once
+from .autocasts import cast_once, casts_are_kept
 from .contributions import count_contributions
 from .output import flatten_output
 from .reads import Reads
@@ -111,6 +111,8 @@ class Step(nn.Module):
         self.plan: Plan | None = None
         self.contributions: list[int] = []
         self.questions: tuple[Question, ...] = ()
+        # for each source: whether autocast kept its casts, if that made a difference
+        self.keeps: tuple[bool | None, ...] = (None,) * len(sources)
         self.autocast = ambient_autocast()
         self.autocast_cache = torch.is_autocast_cache_enabled()
         self.switches = traced()
@@ -141,11 +143,12 @@ class Step(nn.Module):
             for s, t in zip(self.sources, tensors, strict=True)
             if s.kind in ("param", "buffer")
         }
-        leaves = [
-            t
-            for s, t in zip(self.sources, tensors, strict=True)
-            if s.real.requires_grad and s.real.is_leaf and not s.real._is_view()
-        ]
+        trained = [s.real.requires_grad for s in self.sources]
+        kept = [casts_are_kept(s.real) for s in self.sources]
+        leaves, others = (
+            [t for t, grad, k in zip(tensors, trained, kept, strict=True) if grad and k is leaf]
+            for leaf in (True, False)
+        )
         keeper = BufferKeeper(root)
         with (
             swapped(root, registered),
@@ -154,13 +157,16 @@ class Step(nn.Module):
             contextlib.ExitStack() as stack,
         ):
             stack.enter_context(export.autocast_cache(self.autocast_cache))
-            stack.enter_context(cast_once(leaves))
+            casts = stack.enter_context(cast_once(leaves, others))
             for kind, dtype in self.autocast:
                 stack.enter_context(torch.autocast(kind, dtype))
             keeper.note()
             out = root(args, kwargs)
             keeper.write_back()
             self.questions = tuple(watch.known.questions)
+            self.keeps = tuple(
+                k if id(t) in casts.repeated else None for t, k in zip(tensors, kept, strict=True)
+            )
             return out
 
     def lasting(self) -> dict[str, tuple[torch.Tensor, int]]:

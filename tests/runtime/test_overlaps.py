@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,8 +15,12 @@ from lowtide.runtime.replay import replay
 from lowtide.solver.errors import CaptureError, ReplayError
 from lowtide.solver.schedule import Schedule
 
+from ..plans import recomputing
 from .models import square
 from .schedules import plan_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,3 +95,55 @@ def test_what_is_only_read_may_share_memory() -> None:
     keep = Schedule.keep_everything(captured.graph)
     x = torch.randn(3, 4)
     assert torch.equal(replay(captured, plan_of(captured.graph, keep))(x, x), square(model(x, x)))
+
+
+def _mean(at: Callable[[Any], torch.Tensor]) -> Callable[[Any], None]:
+    def put(model: Any) -> None:
+        model[1].running_mean = at(model)
+
+    return put
+
+
+def _moved(model: Any) -> None:
+    model[1].running_var.data = model[1].weight.data
+
+
+MOVED: dict[str, tuple[Callable[[Any], None], str]] = {
+    "bias": (_mean(lambda m: m[0].bias.detach()), r"buffer 1\.running_mean .* the param 0\.bias"),
+    "part of a weight": (
+        _mean(lambda m: m[0].weight.detach()[2]),
+        r"buffer 1\.running_mean .* the param 0\.weight",
+    ),
+    "data": (_moved, r"buffer 1\.running_var shares memory with the param 1\.weight"),
+    "another buffer": (
+        _mean(lambda m: m[1].running_var),
+        r"shares memory with the buffer 1\.running_",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(MOVED))
+def test_buffers_put_into_memory_of_the_model_are_refused(what: str) -> None:
+    """A weight that a buffer's update changes would be read anew where an operator runs again."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 4)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU(), nn.Linear(4, 4))
+    model: Any = net
+    captured = capture(model, x, square, times="none")
+    schedule = recomputing(captured.graph, len(captured.graph.ops))
+    module = replay(captured, plan_of(captured.graph, schedule))
+    module(x).backward()
+    put, message = MOVED[what]
+    put(model)
+    for _ in range(2):
+        with pytest.raises(ReplayError, match=message):
+            module(x)
+    both = torch.ones(2, 4)
+    model[1].running_mean, model[1].running_var = both[0], both[1]
+    model.zero_grad()
+    plain: Any = copy.deepcopy(model)
+    for loss in (square(plain(x)), module(x)):
+        loss.backward()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    assert torch.equal(both, torch.stack([plain[1].running_mean, plain[1].running_var]))
