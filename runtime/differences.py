@@ -226,11 +226,11 @@ def _argument_differences(
             ):
                 same = False
                 yield Difference(_apart(names, place, before, then), _ADVICE, False)
-    for given in program.inputs if same else ():
-        words = _cast_difference(given, flat[given.position]) if given.kind == "input" else ""
+    for item in program.inputs if same else ():
+        words = _cast_difference(item, flat[item.position]) if item.kind == "input" else ""
         if words:
             same = False
-            yield Difference(f"{names[given.position]} {words}", _ADVICE, False)
+            yield Difference(f"{names[item.position]} {words}", _ADVICE, False)
     changed = first_changed(program.questions, flat) if same else ()
     if changed:
         question, answer = changed
