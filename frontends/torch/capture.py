@@ -17,6 +17,7 @@ from ...runtime.outside import changed_numbers, numbers_of
 from ...solver.errors import CaptureError, InputError, a_type
 from . import export
 from .captured import BatchStyle, Captured
+from .counters import refuse_counted
 from .dry_run import dry_run
 from .lower import lower
 from .program import LiteralGuard, TensorGuard
@@ -194,7 +195,10 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
         except Exception as error:
             raise CaptureError(failure(error, step.names)) from error
         after = numbers_of(modules, root.loss_fn, step.reads)
-        step.reads = step.reads.without(changed_numbers(before, after))
+        counters = changed_numbers(before, after)
+        if counters:
+            refuse_counted(step, mode, joint, counters)
+        step.reads = step.reads.without(counters)
     return Traced(step, mode, home, joint)
 
 

@@ -1,0 +1,59 @@
+"""Numbers that the step changes itself: it may count, and not compute with the count."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lowtide.frontends.torch.capture import capture
+from lowtide.solver.errors import CaptureError
+
+from ..frontends.models import Lambda, rows
+
+count = 0
+
+
+def _next(holder: Any) -> int:
+    holder.steps += 1
+    return int(holder.steps)
+
+
+@pytest.mark.parametrize("use", ["nothing", "factor", "constant", "branch", "shape"])
+def test_a_count_that_the_step_computes_with_is_refused(use: str) -> None:
+    """As a factor, in a new tensor, as a branch, as a size; a mere counter passes."""
+    holder = SimpleNamespace(steps=1)
+
+    def loss(out: torch.Tensor) -> Any:
+        now = _next(holder)
+        if use == "factor":
+            return out.square().mean() * now
+        if use == "constant":
+            return (out.square() * torch.tensor([float(now)])).mean()
+        if use == "branch":
+            return out.square().mean() if now % 2 else out.abs().mean()
+        if use == "shape":
+            return out[: now % 3].square().mean()
+        return out.square().mean()
+
+    if use == "nothing":
+        assert capture(nn.Linear(4, 4), rows(), loss, times="roofline").graph.ops
+        return
+    with pytest.raises(CaptureError, match="keep such a number in a tensor"):
+        capture(nn.Linear(4, 4), rows(), loss, times="roofline")
+
+
+def test_a_count_in_a_forward_is_refused() -> None:
+    """The same below the model, in a global."""
+
+    def forward(self: Any, x: torch.Tensor) -> Any:
+        global count
+        count += 1
+        return (self.lin(x) * count).square().sum()
+
+    model = Lambda(forward)
+    with pytest.raises(CaptureError, match="count"):
+        capture(model, rows(), times="roofline")
