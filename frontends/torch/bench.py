@@ -91,7 +91,13 @@ def measure_memory(
         key = storage._cdata
         shares.append(-2 if key in inputs else first.get(key, -1))
         first.setdefault(key, index)
-    return Measurement(call.name, -1, peak, tuple(sizes), tuple(shares), max(1, took))
+    strides = tuple(tuple(e.stride()) if strided(e) else () for e in elements)
+    return Measurement(call.name, -1, peak, tuple(sizes), tuple(shares), max(1, took), strides)
+
+
+def strided(element: Any) -> bool:
+    """True for a tensor that has strides."""
+    return isinstance(element, torch.Tensor) and element.layout is torch.strided
 
 
 def rounded_peak(requested: int, elements: list[Any], device: torch.device) -> int:

@@ -22,7 +22,8 @@ from ...solver.errors import CaptureError
 from .autocasts import casts_kept
 from .checkpoints import checkpoints_off
 from .cumulative import counters_unread
-from .kernels import checks_kept, eager_kernels, true_results
+from .kernels import checks_kept, eager_kernels
+from .layouts import true_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

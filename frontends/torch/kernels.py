@@ -14,7 +14,7 @@ from .gated import gru, gru_cell
 from .recurrent import fused, lstm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 _WHOLE = (
     "dropout",
@@ -104,67 +104,6 @@ def checks_kept() -> Iterator[None]:
         yield
     finally:
         node.is_impure = known
-
-
-@contextlib.contextmanager
-def true_results() -> Iterator[None]:
-    """Let fake tensors look like the results of kernels where PyTorch's own rules are wrong.
-
-    On a CPU, results of group norm are channels-last where the input is, and its statistics are of
-    the type of the scale, which may be wider than that of the input. Which rule is wrong depends on
-    the version.
-    """
-    from torch._subclasses import fake_impls
-
-    known: dict[Any, Any] = fake_impls.op_implementations_dict
-    rules = {
-        torch.ops.aten.native_group_norm.default: _group_norm,
-        torch.ops.aten._ctc_loss.default: _ctc_loss,
-    }
-    before = {op: known[op] for op in rules if op in known}
-    known.update(rules)
-    try:
-        yield
-    finally:
-        for op in rules:
-            del known[op]
-        known.update(before)
-
-
-def _ctc_loss(
-    _mode: Any,
-    _func: Any,
-    log_probs: torch.Tensor,
-    _targets: torch.Tensor,
-    _input_lengths: Sequence[int],
-    target_lengths: Sequence[int],
-    *_rest: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Results of `_ctc_loss` with integers as lengths, for which PyTorch has no rule."""
-    steps, rows = log_probs.shape[:2]
-    width = 2 * max(target_lengths, default=0) + 1
-    return log_probs.new_empty((rows,)), log_probs.new_empty((rows, steps, width))
-
-
-def _group_norm(
-    _mode: Any,
-    _func: Any,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    rows: int,
-    _channels: int,
-    _size: int,
-    groups: int,
-    _eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Results of `native_group_norm`, without contents."""
-    on_cpu = x.device.type == "cpu"
-    scale = next((t for t in (weight, bias) if t is not None), x)
-    dtype = scale.dtype if on_cpu else x.dtype
-    mean, deviation = (x.new_empty((rows, groups), dtype=dtype) for _ in range(2))
-    layout = torch._prims_common.suggest_memory_format(x) if on_cpu else torch.contiguous_format
-    return torch.empty_like(x, memory_format=layout), mean, deviation
 
 
 def _lstm(x: torch.Tensor, states: Any, weights: Any, *flags: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 
 from .assemble import Item, Wiring, assemble, input_specs, label_of
 from .gradients import own_gradients
-from .kernels import true_results
+from .layouts import true_results
 from .masks import whole_masks
 from .mutation import Separated, separate_mutations
 from .norms import chosen_norms

@@ -117,6 +117,7 @@ def _with_measured(captured: Captured, entries: list[Entry]) -> Captured:
     timed = [e for e in entries if e.found is not None and e.found.time_ns >= 0]
     scale = _scale(timed)
     for entry in entries:
+        _compare_layouts(program, entry)
         estimate = _time(entry, scale)
         for index in entry.ops:
             times[index] = estimate
@@ -126,6 +127,27 @@ def _with_measured(captured: Captured, entries: list[Entry]) -> Captured:
     counts += f"{sum(e.found is None for e in entries)} not runnable"
     meta = {"times": "measured", "machine": machine_text(captured.device), "profile": counts}
     return captured.with_costs(time_ns=times, workspace=workspace, sizes=sizes, meta=meta)
+
+
+def _compare_layouts(program: Program, entry: Entry) -> None:
+    """Tell of a result that has other strides than the trace took it to have."""
+    if entry.found is None:
+        return
+    for value, real in zip(entry.call.outputs, entry.found.strides, strict=False):
+        if value is None or not real:
+            continue
+        meta = program.value_meta[value]
+        steps = zip(meta.shape, meta.stride, real, strict=False)
+        if 0 not in meta.shape and any(size > 1 and a != b for size, a, b in steps):
+            _log.warning(
+                "%s gives strides %s for shape %s, not %s as in the captured graph: layouts after "
+                "it, and so the predicted peak, may differ",
+                entry.call.name,
+                real,
+                meta.shape,
+                meta.stride,
+            )
+            return
 
 
 def _measured_bytes(program: Program, index: int, found: Measurement, sizes: list[int]) -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 MAX_ENTRIES = 20_000
 
 
@@ -54,6 +54,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         -2 if it shares the storage of an argument.
     first_ns
         Nanoseconds of the run under the meter, cold: an upper bound of the time.
+    strides
+        Strides of each element of the output, in elements; empty for one that is not a tensor.
     """
 
     op: str
@@ -62,6 +64,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     sizes: tuple[int, ...]
     shares: tuple[int, ...]
     first_ns: int = 0
+    strides: tuple[tuple[int, ...], ...] = ()
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ from torch.nn import functional
 import lowtide
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.entries import op_call
+from lowtide.frontends.torch.layouts import RULES, Like
 from lowtide.frontends.torch.machine import PRESETS, Machine
 from lowtide.frontends.torch.profile import profile
 from lowtide.frontends.torch.roofline import roofline_times
@@ -166,3 +167,23 @@ def test_roofline_needs_no_memory() -> None:
     # 4 TiB of weights through 2 TB/s.
     assert by_kind["aten.addmm.default"] > 0
     assert max(times) > 2e9
+
+
+def test_a_layout_that_the_trace_has_wrong_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each signature, also when its measurement is known; nothing where all is right."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.LogSigmoid())
+    batch = torch.rand(6, 4)
+
+    def told() -> list[str]:
+        caplog.clear()
+        profile(capture(model, (batch,), lambda out: (out.t() * out.t()).log().sum()))
+        return [r.getMessage() for r in caplog.records if "strides" in r.getMessage()]
+
+    assert not told()
+    op: Any = torch.ops.aten.log_sigmoid_forward.default
+    monkeypatch.setitem(RULES, op, lambda x: (Like((1, 6)), None))
+    for _ in range(2):
+        (line,) = told()
+        assert line.startswith("aten.log_sigmoid_forward.default gives strides (4, 1)")

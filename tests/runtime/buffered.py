@@ -41,6 +41,11 @@ def channels_last() -> Made:
     return nn.Sequential(nn.BatchNorm2d(3), nn.SiLU(), nn.BatchNorm2d(3), nn.SiLU()), (x,), square
 
 
+def mixed_layouts() -> Made:
+    """Images with channels next to each other, weights not; gradients in another layout."""
+    return _net(), (_images().to(memory_format=torch.channels_last),), square
+
+
 def mixed() -> Made:
     """Activations in bfloat16, scales and statistics in float32."""
     model = _net().bfloat16()
@@ -147,7 +152,7 @@ def other_type() -> Made:
 
 
 def narrow() -> Made:
-    """All of it in bfloat16, statistics too: those of a trace are in float32."""
+    """All of it in bfloat16, statistics too."""
     return _net().bfloat16(), (_images().bfloat16(),), lambda out: square(out.float())
 
 
