@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..solver.errors import ReplayError
+from .transforms import batched_error, in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -142,8 +143,11 @@ class Run:
             As PyTorch does: on a second backward without `retain_graph`, and if a tensor that
             backward reads was changed in place since forward.
         ReplayError
-            If a setting that kernels read is another one than in forward, and some run again.
+            If a setting that kernels read is another one than in forward, and some run again; if
+            several gradients of outputs come at once, as one batched tensor.
         """
+        if in_batches():
+            raise batched_error()
         saved = self.saved
         if saved is None:
             raise RuntimeError(_FREED)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 forward_ad: Any = _forward_ad
 _level: Any = getattr(torch._C._functorch, "maybe_current_level", lambda: None)
+_included: Any = torch._C._dispatch_tls_is_dispatch_key_included
+_BATCHING: Any = torch._C._parse_dispatch_key("VmapMode")  # of is_grads_batched
 _PLAIN = "call the original model (captured.model) for it"
 
 
@@ -22,12 +24,26 @@ def in_transform() -> bool:
     return _level() is not None
 
 
+def in_batches() -> bool:
+    """True inside such a transform, or where PyTorch batches the gradients of a backward."""
+    return _level() is not None or _included(_BATCHING)
+
+
 def transform_error() -> ReplayError:
     """The error of a call inside one."""
     return ReplayError(
         "a replayed step cannot run inside a torch.func transform (grad, vjp, jvp, vmap, "
         f"functionalize): its backward is fixed code; {_PLAIN}, or use .backward() or "
         "torch.autograd.grad"
+    )
+
+
+def batched_error() -> ReplayError:
+    """The error of a backward inside one, which `is_grads_batched` is."""
+    return ReplayError(
+        "a replayed step cannot take several gradients of its outputs at once (is_grads_batched, "
+        "vectorize=True, torch.func.vmap around torch.autograd.grad): its backward is fixed code; "
+        f"call torch.autograd.grad for one after the other, or {_PLAIN}"
     )
 
 

@@ -82,3 +82,27 @@ def test_function_transforms_are_refused(transform: Callable[..., Any]) -> None:
     model = module.eval().captured.model
     found, wanted = transform(module, x), transform(lambda x: square(model(x)), x)
     torch.testing.assert_close(found, wanted)
+
+
+def _at_once(loss: Any, weight: Any) -> Any:
+    return torch.autograd.grad(loss, [weight], torch.tensor([1.0, 2.0]), is_grads_batched=True)
+
+
+def _by_hand(loss: Any, weight: Any) -> Any:
+    def one(gradient: torch.Tensor) -> Any:
+        return torch.autograd.grad(loss, [weight], gradient, retain_graph=True)
+
+    return torch.func.vmap(one)(torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("backward", [_at_once, _by_hand])
+def test_several_gradients_at_once_are_refused(backward: Callable[..., Any]) -> None:
+    """One clear line, and one gradient after the other works afterwards."""
+    module, x = _replayed()
+    weight: Any = next(module.parameters())
+    loss = module(x)
+    with pytest.raises(ReplayError, match="several gradients of its outputs at once"):
+        backward(loss, weight)
+    found = torch.autograd.grad(loss, [weight], torch.tensor(2.0))
+    wanted = torch.autograd.grad(square(module.captured.model(x)), [weight], torch.tensor(2.0))
+    assert torch.equal(found[0], wanted[0])
