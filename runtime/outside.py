@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ..frontends.torch.reads import LIBRARIES, Reads
+from ..frontends.torch.uses import globals_of
 from .differences import same_literal
 from .holders import attributes, content, entries, is_constant, is_plain, looked_up
 from .places import Absent, Content, Length, Place
@@ -280,8 +281,8 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, str, str, 
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Names that code and the functions written inside it look up."""
-    yield from code.co_names
+    """Globals that code and the functions written inside it name."""
+    yield from sorted(globals_of(code))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .uses import Uses
+from .uses import Uses, globals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -96,7 +96,7 @@ class Recorder:
                 continue
             uses.add(code, module, library=library in LIBRARIES)
             if library not in LIBRARIES and _is_module(module, scope):
-                modules.setdefault(module, set()).update(code.co_names)
+                modules.setdefault(module, set()).update(globals_of(code))
         return Reads(
             frozenset(uses.names),
             frozenset(uses.words),

@@ -7,6 +7,7 @@ function may be used in every way. What is not recognised counts as the last.
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ _SILENT = {
     "PUSH_NULL", "RESUME",
 }  # fmt: skip
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _CONSTANTS = ("LOAD_CONST", "LOAD_SMALL_INT")
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME")
@@ -121,6 +123,12 @@ class Uses:
             if _OPENERS & mentioned or computed & local_names:
                 self.opened.add("*")
             self.opened |= mentioned if computed else set()
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_of(code: CodeType) -> frozenset[str]:
+    """Globals that code names, not attributes of these names; functions inside it are others."""
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in _GLOBALS)
 
 
 def _constants(lines: list[dis.Instruction]) -> tuple[Any, ...]:

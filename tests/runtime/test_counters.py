@@ -1,4 +1,4 @@
-"""Numbers that the step changes itself: it may count, and not compute with the count."""
+"""Numbers that the step changes itself, and globals that it does not read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.solver.errors import CaptureError
+from lowtide.runtime.replay import replay
+from lowtide.solver.errors import CaptureError, ReplayError
+from lowtide.solver.schedule import Schedule
 
 from ..frontends.models import Lambda, rows
+from .schedules import plan_of
 
 count = 0
+lin, scale = 3.0, 2.0
 
 
 def _next(holder: Any) -> int:
@@ -57,3 +61,24 @@ def test_a_count_in_a_forward_is_refused() -> None:
     model = Lambda(forward)
     with pytest.raises(CaptureError, match="count"):
         capture(model, rows(), times="roofline")
+
+
+def test_an_attribute_is_not_the_global_of_its_name() -> None:
+    """`self.lin` has nothing to do with a global `lin`; `scale` below is one that is read."""
+    module = replay_of(Lambda(lambda self, x: self.lin(x).square().sum() * scale))
+    globals()["lin"] = 4.0
+    module(rows())
+    globals()["scale"] = 3.0
+    try:
+        with pytest.raises(ReplayError, match="global scale"):
+            module(rows())
+    finally:
+        globals()["scale"] = 2.0
+        globals()["lin"] = 3.0
+
+
+def replay_of(model: nn.Module) -> nn.Module:
+    """A replay that keeps everything."""
+    captured = capture(model, rows(), times="roofline")
+    graph = captured.graph
+    return replay(captured, plan_of(graph, Schedule.keep_everything(graph)))
