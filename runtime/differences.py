@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..frontends.torch.autocasts import casts_are_kept
-from ..frontends.torch.program import LiteralGuard, TensorGuard
-from ..frontends.torch.questions import first_changed
 from ..solver.errors import ReplayError, a_type
+from .alike import same_literal, same_strides
 from .all_hooks import hook_differences
 from .ambient import ambient_differences
-from .flatten import children, describe_structure, leaf_names
+from .argument_differences import argument_differences, cast_difference
+from .difference import ADVICE, Difference
+from .flatten import leaf_names
 from .fsdp import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..frontends.torch.program import InputSpec, Program
+    from ..frontends.torch.program import Program
     from .behaviour import Behaviour
     from .guards import Guards
 
 LOSS = "loss_fn"
-_ADVICE = "capture and solve again for it, or call the original model"
-
-
-class Difference(NamedTuple):
-    """One difference from what was captured.
-
-    Attributes
-    ----------
-    what, advice
-        What differs, and what to do; the advice may be empty.
-    of_module
-        True if the module is another one than it was: no plan of it can be trusted. False if only
-        the call differs (arguments, modes, types, autocast, what is trained): a plan made for such
-        calls is right.
-    number
-        True for a number outside of the arguments: a plan for it would be right, but one that
-        changes in each step would be planned in each step.
-    """
-
-    what: str
-    advice: str
-    of_module: bool
-    number: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.advice}" if self.advice else self.what
 
 
 def explain(
@@ -59,7 +33,7 @@ def explain(
     """The error that names the first difference."""
     for found in differences(guards, model, loss_fn, args, kwargs):
         return ReplayError(str(found))
-    return ReplayError(f"the call differs from the captured one: {_ADVICE}")
+    return ReplayError(f"the call differs from the captured one: {ADVICE}")
 
 
 def differences(
@@ -76,7 +50,7 @@ def differences(
         yield Difference(what, advice, True)
     for what, advice in ambient_differences(program):
         yield Difference(what, advice, False)
-    yield from _argument_differences(program, args, kwargs, guards.exact)
+    yield from argument_differences(program, args, kwargs, guards.exact)
     yield from _state_differences(guards, model, loss_fn)
     yield from _overlap_differences(guards, model, loss_fn, args, kwargs)
 
@@ -187,109 +161,6 @@ def _settings_differences(program: Program, model: nn.Module, loss_fn: Any) -> I
             )
 
 
-def _argument_differences(
-    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], exact: bool
-) -> Iterator[Difference]:
-    flat, spec = pytree.tree_flatten((args, kwargs))
-    names = leaf_names(program.in_spec)
-    if spec != program.in_spec:
-        sample = pytree.tree_unflatten(names, program.in_spec)
-        extra = [key for key in kwargs if key not in sample[1]]
-        missing = [key for key in sample[1] if key not in kwargs]
-        if len(args) != len(sample[0]):
-            what = f"{len(args)} positional arguments; the plan was made for {len(sample[0])}"
-        elif extra or missing:
-            what = " and ".join(
-                [f"no argument {key!r}" for key in missing]
-                + [f"the unplanned argument {key!r}" for key in extra]
-            )
-        else:
-            given, wanted = (
-                " and ".join(describe_structure(part) for part in children(tree))
-                for tree in (spec, program.in_spec)
-            )
-            what = f"arguments of structure {given}; the plan was made for {wanted}"
-        yield Difference(f"the call has {what}", _ADVICE, False)
-        return
-    same = True
-    for name, leaf, guard in zip(names, flat, program.guards, strict=True):
-        found = _leaf_difference(leaf, guard, exact)
-        if found is not None:
-            same = False
-            yield Difference(f"{name} {found}", _ADVICE, False)
-    for place, guard in enumerate(program.guards):
-        if same and isinstance(guard, TensorGuard):
-            before = next(i for i in range(place + 1) if flat[i] is flat[place])
-            then = guard.same_as
-            if (then >= 0 and before != then) or (
-                then < 0 and guard.requires_grad and before < place
-            ):
-                same = False
-                yield Difference(_apart(names, place, before, then), _ADVICE, False)
-    for item in program.inputs if same else ():
-        words = _cast_difference(item, flat[item.position]) if item.kind == "input" else ""
-        if words:
-            same = False
-            yield Difference(f"{names[item.position]} {words}", _ADVICE, False)
-    changed = first_changed(program.questions, flat) if same else ()
-    if changed:
-        question, answer = changed
-        what = (
-            f"{question.origin}: the step asks about the batch here ({question.name}) and takes a "
-            f"branch; the answer is {answer} and was {question.answer} when captured"
-        )
-        yield Difference(what, _ADVICE, False)
-
-
-def _apart(names: Sequence[str], place: int, now: int, then: int) -> str:
-    """What is said of an argument that is one tensor with another now, or was then."""
-    if then < 0:
-        return (
-            f"{names[place]} is the same tensor as {names[now]}; "
-            "the plan was made for tensors of their own"
-        )
-    return (
-        f"{names[place]} is another tensor than {names[then]}; "
-        "the plan was made for the same one in both places"
-    )
-
-
-def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard, exact: bool) -> str | None:
-    if isinstance(guard, LiteralGuard):
-        if same_literal(leaf, guard.value):
-            return None
-        shown = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
-        return f"is {shown}; the plan was made for the value {guard.value!r}"
-    if not isinstance(leaf, torch.Tensor):
-        return f"is {leaf!r}; the plan was made for a tensor"
-    if tuple(leaf.shape) != guard.shape:
-        return f"has shape {list(leaf.shape)}; the plan was made for {list(guard.shape)}"
-    if leaf.dtype is not guard.dtype:
-        return f"is {leaf.dtype}; the plan was made for {guard.dtype}"
-    if leaf.device != guard.device:
-        return f"is on {leaf.device}; the plan was made for {guard.device}"
-    if not same_strides(leaf, guard.stride):
-        return (
-            f"has strides {list(leaf.stride())}; the plan was made for {list(guard.stride)} "
-            "(.contiguous() or .to(memory_format=...) may be all it needs)"
-        )
-    if leaf.requires_grad and not guard.requires_grad:
-        return "requires a gradient; the plan was made for one that does not"
-    if exact and guard.requires_grad and not leaf.requires_grad:
-        return "requires no gradient; the plan was made for one that does"
-    return None
-
-
-def _cast_difference(spec: InputSpec, tensor: torch.Tensor) -> str:
-    """What autocast does otherwise with a tensor that it makes narrow several times; or nothing."""
-    kept = spec.casts_kept
-    if kept is None or not tensor.requires_grad or casts_are_kept(tensor) is kept:
-        return ""
-    leaf, other = "a leaf, of which autocast keeps one cast", "no leaf, and cast for each use"
-    now, then = (other, leaf) if kept else (leaf, other)
-    return f"is {now}; the plan was made for {then}"
-
-
 def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterator[Difference]:
     program, late, exact = guards.program, guards.late or (), guards.exact
     tensors = _named_tensors(model, loss_fn)
@@ -336,7 +207,7 @@ def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterat
                 again,
                 False,
             )
-        words = _cast_difference(spec, tensor)
+        words = cast_difference(spec, tensor)
         if words:
             yield Difference(f"{kind} {spec.fqn} {words}", again, False)
         if exact and spec.kind == "param" and spec.requires_grad and not tensor.requires_grad:
@@ -381,23 +252,3 @@ def _overlap_differences(
 
 def _words(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
-
-
-def same_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> bool:
-    """Equal strides in every dimension that has more than one element."""
-    if tensor.numel() == 0:
-        return True
-    found = tensor.stride()
-    return all(a == b for a, b, size in zip(found, stride, tensor.shape, strict=True) if size > 1)
-
-
-def same_literal(value: Any, wanted: Any) -> bool:
-    """Equal, of the same type, and so for NaN."""
-    if value is wanted:
-        return True
-    if type(value) is not type(wanted):
-        return False
-    try:
-        return bool(value == wanted) or bool(value != value and wanted != wanted)
-    except (RuntimeError, TypeError, ValueError):
-        return False

@@ -19,7 +19,7 @@ from torch import nn
 
 from ..frontends.torch.reads import LIBRARIES, Reads
 from ..frontends.torch.uses import globals_of
-from .differences import same_literal
+from .alike import same_literal
 from .holders import attributes, content, entries, is_constant, is_plain, looked_up
 from .places import Absent, Content, Length, Place
 

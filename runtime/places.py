@@ -7,7 +7,7 @@ from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from .differences import same_literal
+from .alike import same_literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

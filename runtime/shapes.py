@@ -20,14 +20,15 @@ from ..frontends.torch.capture import capture_call
 from ..frontends.torch.program import LiteralGuard
 from ..solver.errors import InputError, LowtideError, ReplayError
 from ..solver.plan import Stop
-from .differences import differences, explain, same_literal
+from .alike import same_literal
+from .differences import differences, explain
 from .flatten import leaf_names
 from .fsdp import refuse_sharded
 from .plan_cache import Solving, adapted, solve_cached
 from .wiring import Planned
 
 if TYPE_CHECKING:
-    from .differences import Difference
+    from .difference import Difference
 
 _log = logging.getLogger(__name__)
 

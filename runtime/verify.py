@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.capture import split_batch
 from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError
-from .differences import same_strides
+from .alike import same_strides
 from .rng import random_states, set_random_states
 from .verification import Item as Item
 from .verification import Measured, verification

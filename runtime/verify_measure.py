@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .differences import same_strides
+from .alike import same_strides
 from .meter import measure_peak, measure_step_time, medians
 from .passed_on import clone_as_it_is
 from .verification import Measured

@@ -1,0 +1,28 @@
+"""Whether two strides, or two plain values, are alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def same_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> bool:
+    """Equal strides in every dimension that has more than one element."""
+    if tensor.numel() == 0:
+        return True
+    found = tensor.stride()
+    return all(a == b for a, b, size in zip(found, stride, tensor.shape, strict=True) if size > 1)
+
+
+def same_literal(value: Any, wanted: Any) -> bool:
+    """Equal, of the same type, and so for NaN."""
+    if value is wanted:
+        return True
+    if type(value) is not type(wanted):
+        return False
+    try:
+        return bool(value == wanted) or bool(value != value and wanted != wanted)
+    except (RuntimeError, TypeError, ValueError):
+        return False
