@@ -11,12 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-import torch
-
 from ..solver.errors import ReplayError
 from .absent import Missing
 from .code import StepCode
 from .emitter import Emitter
+from .functions import alias_source, backward_source, forward_source, overwritten_places, targets_of
 from .gradients import made_early, plan_departures, tangents_behind
 from .marks import Marks
 from .order import Order
@@ -25,7 +24,7 @@ from .source import build_functions
 from .sums import sums_of, where_sums_begin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Any
 
     from ..frontends.torch.program import Program
@@ -78,7 +77,7 @@ def generate(
     marks = Marks.of(program, order, emitter, sharding)
     for place, step in enumerate(order.forward):
         for unit in marks.enter.get(place, ()):
-            targets = f"{_targets(marks.values[unit])} = " if marks.values[unit] else ""
+            targets = f"{targets_of(marks.values[unit])} = " if marks.values[unit] else ""
             emitter.line(f"{targets}yield {unit}")
         emitter.step(step)
         for unit in marks.leave.get(place, ()):
@@ -106,11 +105,11 @@ def generate(
         backward.append(f"return ({given})")
     source = "\n".join(
         [
-            *_forward_source(emitter, forward, values),
+            *forward_source(emitter, forward, values),
             "",
-            *_backward_source(emitter, backward, staged, seeded=bool(sums_of(program))),
+            *backward_source(emitter, backward, staged, seeded=bool(sums_of(program))),
             "",
-            *_alias_source(program, emitter, aliases),
+            *alias_source(program, emitter, aliases),
             "",
         ]
     )
@@ -134,7 +133,7 @@ def generate(
         stage_ends=ends,
         tangents_behind=tangents_behind(program),
         early=made_early(program, order, emitter),
-        overwritten=_overwritten(emitter),
+        overwritten=overwritten_places(emitter),
         saved_outputs=tuple(
             (place, place_of[v]) for place, v in enumerate(emitter.carried) if v in place_of
         ),
@@ -271,83 +270,3 @@ def _write_backward(
     for unit, place in sorted(until.items(), reverse=True):
         done[bisect_left(ends, place)].append(unit)
     return tuple(map(tuple, pushed)), (*executions, ran), tuple(map(tuple, done))
-
-
-def _forward_source(emitter: Emitter, lines: Sequence[str], values: Sequence[int]) -> list[str]:
-    out = ["def forward(inputs):"]
-    if emitter.inputs:
-        out.append(f"    {_targets(emitter.inputs)} = inputs")
-    if emitter.arena is not None:
-        new = emitter.namespace.bind(emitter.arena.new, "new_arena")
-        out.append(f"    arena = {new}()")
-        out.extend(_arena_views(emitter, lines))
-    out.extend(f"    {line}" for line in lines)
-    outputs = "".join(f"v{value}, " for value in values)
-    saved = ", ".join(_saved_names(emitter))
-    out.append(f"    return ({outputs}), [{saved}]")
-    return out
-
-
-def _backward_source(
-    emitter: Emitter, lines: Sequence[str], staged: bool, *, seeded: bool
-) -> list[str]:
-    tangents = "".join(f", v{value}" for value in emitter.tangents)
-    tangents += ", seeds" * seeded
-    out = [f"def backward(saved{', push' if staged else ''}{tangents}):"]
-    names = _saved_names(emitter)
-    if names:
-        out.append(
-            f"    {names[0]}, = saved" if len(names) == 1 else f"    {', '.join(names)} = saved"
-        )
-        out.append("    saved.clear()")
-    out.extend(_arena_views(emitter, lines))
-    out.extend(f"    {line}" for line in lines)
-    if staged and "yield" not in lines:
-        out += ["    return", "    yield"]
-    return out
-
-
-def _saved_names(emitter: Emitter) -> list[str]:
-    """What forward hands to backward, the arena last."""
-    return [f"v{v}" for v in emitter.carried] + ["arena"] * (emitter.arena is not None)
-
-
-def _arena_views(emitter: Emitter, lines: Sequence[str]) -> list[str]:
-    """The arena as each data type in which `lines` use it."""
-    if emitter.arena is None:
-        return []
-    view = emitter.namespace.bind(torch.ops.aten.view.dtype._op, "view_dtype")
-    found = []
-    for dtype in emitter.arena.dtypes:
-        name = f"arena_{str(dtype).removeprefix('torch.')}"
-        if any(f"({name}, " in line for line in lines):
-            found.append(f"    {name} = {view}(arena, {emitter.namespace.bind(dtype, 'dtype')})")
-    return found
-
-
-def _overwritten(emitter: Emitter) -> tuple[int, ...]:
-    """Places in what is handed over of values whose memory backward may use again."""
-    arena = emitter.arena
-    placed = frozenset[int]() if arena is None else arena.tensors
-    places = [
-        place
-        for place, v in enumerate(emitter.carried)
-        if emitter.key(v) in emitter.overwritten | placed
-    ]
-    return (*places, *([] if arena is None else [len(emitter.carried)]))
-
-
-def _alias_source(program: Program, emitter: Emitter, aliases: Sequence[int]) -> list[str]:
-    views = Emitter(program, emitter.namespace, shorten=False)
-    for value in aliases:
-        views.ensure(value)
-    out = ["def alias_outputs(inputs):"]
-    if views.inputs:
-        out.append(f"    {_targets(views.inputs)} = inputs")
-    out.extend(f"    {line}" for line in views.lines)
-    out.append(f"    return ({''.join(f'v{value}, ' for value in aliases)})")
-    return out
-
-
-def _targets(values: Sequence[int]) -> str:
-    return f"v{values[0]}," if len(values) == 1 else ", ".join(f"v{value}" for value in values)

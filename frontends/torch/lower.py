@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .assemble import Item, Wiring, assemble, input_specs, label_of
+from .assemble import Item, Wiring, assemble, label_of
 from .gradients import own_gradients
 from .layouts import true_results
 from .masks import whole_masks
@@ -22,6 +22,7 @@ from .phases import ancestors, split
 from .program import Kind, Program, ProgramOp, ValueMeta
 from .rng import draws, state_bytes
 from .sources import shared_memory
+from .specs import input_specs
 from .updates import Update, update_in_place
 from .values import Line, Values, trace_values
 
