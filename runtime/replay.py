@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..solver.check import check_peak, check_schedule
 from ..solver.errors import CheckError, ReplayError
-from ..solver.units import format_bytes
+from ..solver.schedule import Schedule
+from ..solver.simulate import simulate
+from ..solver.units import format_bytes, parse_budget
 from .hold import held_back
 from .module import ReplayModule, build_module
 
@@ -24,7 +26,9 @@ def in_mode_of(captured: Captured, plan: Plan) -> Captured:
     return captured
 
 
-def replay(captured: Captured, plan: Plan, *, arena: bool = False) -> ReplayModule:
+def replay(
+    captured: Captured, plan: Plan, *, arena: bool = False, budget: str | int | None = None
+) -> ReplayModule:
     """A drop-in module that trains by `plan`.
 
     Parameters
@@ -37,7 +41,10 @@ def replay(captured: Captured, plan: Plan, *, arena: bool = False) -> ReplayModu
     arena
         Put what the step makes and uses up into one buffer, at addresses fixed beforehand. Held
         from the start of forward to the end of backward, it cannot fragment; outputs, gradients
-        and results of operators that take no `out=` are allocated as ever. See `Arena`.
+        and results of operators that take no `out=` are allocated as ever. See `Arena`. All of
+        it counts, so the peak is higher than the plan's: plan for less than you have.
+    budget
+        What the step may take with the arena, as `solve` takes it; the plan's own by default.
 
     Raises
     ------
@@ -63,10 +70,20 @@ def replay(captured: Captured, plan: Plan, *, arena: bool = False) -> ReplayModu
             f"{format_bytes(plan.budget_bytes)} ({plan.budget_bytes} B): solve again"
         )
     module = build_module(captured, plan, arena=arena)
-    if module.peak_bytes > max(peak, plan.budget_bytes):
+    limit = plan.budget_bytes
+    if budget is not None:
+        graph = captured.graph
+        whole = simulate(graph, Schedule.keep_everything(graph)).peak_bytes
+        limit = parse_budget(budget, resident_bytes=graph.resident_bytes, peak_bytes=whole)
+        if limit < peak:
+            raise ReplayError(
+                f"the plan reaches {format_bytes(peak)} ({peak} B), above the budget of {limit} B: "
+                "solve again"
+            )
+    if module.peak_bytes > max(peak, limit):
         raise ReplayError(
             f"with the arena the plan reaches {format_bytes(module.peak_bytes)} "
-            f"({module.peak_bytes} B), above its budget of {plan.budget_bytes} B: give it more, or "
-            "replay without the arena"
+            f"({module.peak_bytes} B), above the budget of {limit} B: if there is as much, pass "
+            f"budget={module.peak_bytes}; else plan for less and name the whole budget here"
         )
     return module

@@ -47,6 +47,8 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
                 f"budget {text!r} is not an amount: write it like 6GiB, 6e9 (bytes), 60% or max"
             )
         value, unit = float(match.group(1)), match.group(2).lower()
+    if not unit and 0 < value < 1:
+        raise InputError(f"budget {text!r} is less than a byte: write {100 * value:g}% for a share")
     if not value > 0 or value == float("inf"):
         raise InputError(f"budget {text!r} must be more than zero and finite")
     if unit == "%":

@@ -65,7 +65,12 @@ Moves = Annotated[
         help="Moves of the search, instead of as many as time allows: a result that repeats.",
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Same seed, same plan.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0, max=2**31 - 1, metavar="N", help="Seed of the search; see --moves for repeating it."
+    ),
+]
 Backend = Annotated[
     str, typer.Option(metavar="NAME", help="highs, ortools, cpsat or pulp[:SOLVER].")
 ]

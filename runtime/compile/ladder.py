@@ -88,7 +88,31 @@ def climb_down(
                 above = rungs[place - 1] if place else everything.plan.budget_bytes
                 seen += _between(above, rung, budget_bytes, seen, probe)
             break
+    if len(seen) == 1 and rungs:  # all are above the budget: what is the smallest peak?
+        seen += _smallest(everything, rungs, probe)
     return seen
+
+
+def _smallest(
+    everything: Candidate,
+    rungs: Sequence[int],
+    probe: Callable[[int, Plan], Candidate | None],
+) -> list[Candidate]:
+    """Candidates from far down, by bisection: what a refusal may name."""
+    found = []
+    low, high = 0, len(rungs)  # rungs from `high` on give nothing
+    place = len(rungs) - 1
+    while low < high:
+        one = probe(rungs[place], everything.plan)
+        if one is None:
+            high = place
+        else:
+            # One that is passed over is not met by the budget that would be named for it.
+            if 100 * one.peak_bytes >= LEAST_PERCENT * rungs[place]:
+                found.append(one)
+            low = place + 1
+        place = (low + high) // 2
+    return found
 
 
 def _between(

@@ -197,7 +197,7 @@ def test_above_the_budget_is_refused() -> None:
     plan = plan_of(captured.graph, schedule, budget_bytes=peak)
     arena = plan_arena(captured.program, schedule, captured.device)
     assert arena.peak_bytes > plan.budget_bytes
-    with pytest.raises(ReplayError, match=rf"{arena.peak_bytes} B\), above its budget of"):
+    with pytest.raises(ReplayError, match=rf"{arena.peak_bytes} B\), above the budget of"):
         replay(captured, plan, arena=True)
     replay(captured, plan)
 
@@ -226,3 +226,18 @@ def test_steps_that_add_to_gradients() -> None:
     kept = [p.grad for p in module.parameters() if p.grad is not None]
     assert all(gradient.untyped_storage().nbytes() != size for gradient in kept)
     assert _same(_gradients(plain), _gradients(module))
+
+
+def test_an_arena_may_take_more_than_the_plan_was_made_for() -> None:
+    """Only if it is told so; and what it is told to be enough, is enough."""
+    captured = capture(_Net(), torch.randn(8, 16), times="none")
+    plan = plan_of(captured.graph, Schedule.keep_everything(captured.graph))
+    with pytest.raises(ReplayError, match=r"pass budget=(\d+)") as caught:
+        replay(captured, plan, arena=True)
+    enough = int(re.findall(r"budget=(\d+)", str(caught.value))[0])
+    assert replay(captured, plan, arena=True, budget=enough).peak_bytes == enough
+    assert replay(captured, plan, arena=True, budget="300%").peak_bytes == enough
+    with pytest.raises(ReplayError, match="with the arena"):
+        replay(captured, plan, arena=True, budget=enough - 1)
+    with pytest.raises(ReplayError, match="solve again"):
+        replay(captured, plan, budget=plan.peak_bytes - 1)

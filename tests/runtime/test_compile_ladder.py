@@ -132,3 +132,12 @@ def test_budgets_between_rungs_use_more_of_the_budget() -> None:
                     left_by_rungs.append(budget - max(by_rungs))
                     assert left[-1] <= left_by_rungs[-1]
     assert np.mean(left) < np.mean(left_by_rungs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_refusal_names_a_small_peak_however_small_the_budget(seed: int) -> None:
+    """A budget far below the floor is told what one just below the smallest peak is told, about."""
+    ladder = Ladder(seed)
+    far = min(one.peak_bytes for one in ladder.look(FLOOR // 20))
+    assert ladder.look(far)[-1].peak_bytes <= far
+    assert far <= 1.5 * ladder.last
