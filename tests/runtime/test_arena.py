@@ -231,7 +231,9 @@ def test_steps_that_add_to_gradients() -> None:
 def test_an_arena_may_take_more_than_the_plan_was_made_for() -> None:
     """Only if it is told so; and what it is told to be enough, is enough."""
     captured = capture(_Net(), torch.randn(8, 16), times="none")
-    plan = plan_of(captured.graph, Schedule.keep_everything(captured.graph))
+    schedule = Schedule.keep_everything(captured.graph)
+    peak = simulate(captured.graph, schedule).peak_bytes
+    plan = plan_of(captured.graph, schedule, budget_bytes=peak)
     with pytest.raises(ReplayError, match=r"pass budget=(\d+)") as caught:
         replay(captured, plan, arena=True)
     enough = int(re.findall(r"budget=(\d+)", str(caught.value))[0])
