@@ -129,9 +129,9 @@ def test_existing_gradients_and_optimizer_state(
     assert main(arguments) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["measured_peak_bytes"] == document["predicted_peak_bytes"]
-    arguments = ["capture", source, "-o", str(graph_file), "--optimizer", "lbfgs"]
-    assert main(arguments) == 2
-    assert "use one of adagrad" in capsys.readouterr().err
+    for name, words in (("lbfgs", "give extra_resident_bytes"), ("adamm", "use one of ada")):
+        assert main(["capture", source, "-o", str(graph_file), "--optimizer", name]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_replay_trains_and_verifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
