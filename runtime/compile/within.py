@@ -118,7 +118,7 @@ class _Job:
         self.partitioner, self.patches, self.options = partitioner, patches, options
         self.dry = not runs_kernels(patches)
         self.graph_digest = ""
-        self.late = False  # whether the time for solving was over
+        self.late = False  # whether more time for solving might find another plan
 
     @property
     def can_be_followed(self) -> bool:
@@ -217,6 +217,8 @@ class _Job:
             plan = plan_for(graph, rung, settings, above)
             # The first one of an installation compiles the search, which is no solving.
             left -= min(time.perf_counter() - start, settings.time_limit)
+            # More time might find one, unless it is proven that there is none.
+            self.late = self.late or plan is None
             return None if plan is None else self._candidate(plan)
 
         everything = Candidate(first.plan, peak_bytes)
