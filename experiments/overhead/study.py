@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import resource
 import statistics
 import time
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class Row:
         Extra time of the replay: of the medians, and of the fastest step of each.
     spread_percent
         Interquartile range of the ratio of neighbouring steps.
+    plain_faults, replayed_faults
+        Median page faults of a step: pages that the system handed out anew.
     """
 
     model: str
@@ -49,6 +52,8 @@ class Row:
     overhead_percent: float
     fastest_overhead_percent: float
     spread_percent: float
+    plain_faults: float = 0.0
+    replayed_faults: float = 0.0
 
 
 def measure(name: str, steps: int) -> Row:
@@ -78,12 +83,15 @@ def measure(name: str, steps: int) -> Row:
         once = _timed(eager) + _timed(replayed)
     count = steps or max(10, min(2000, int(SECONDS / once)))
     pairs = []
+    faults: list[tuple[int, int]] = []
     for turn in range(count):
-        if turn % 2:
-            b, a = _timed(replayed), _timed(eager)
-        else:
-            a, b = _timed(eager), _timed(replayed)
-        pairs.append((a, b))
+        took, counted = {}, {}
+        for step in (replayed, eager) if turn % 2 else (eager, replayed):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            took[step] = _timed(step)
+            counted[step] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        pairs.append((took[eager], took[replayed]))
+        faults.append((counted[eager], counted[replayed]))
     ratios = sorted(b / a for a, b in pairs)
     plain_s = statistics.median(a for a, _ in pairs)
     replayed_s = statistics.median(b for _, b in pairs)
@@ -96,6 +104,8 @@ def measure(name: str, steps: int) -> Row:
         overhead_percent=100 * (replayed_s / plain_s - 1),
         fastest_overhead_percent=100 * (min(b for _, b in pairs) / min(a for a, _ in pairs) - 1),
         spread_percent=100 * (ratios[3 * count // 4] - ratios[count // 4]),
+        plain_faults=statistics.median(a for a, _ in faults),
+        replayed_faults=statistics.median(b for _, b in faults),
     )
 
 

@@ -123,7 +123,7 @@ def _between(
     probe: Callable[[int, Plan], Candidate | None],
 ) -> list[Candidate]:
     """Candidates between two rungs, the one to take last; none if that is the lower rung's."""
-    best, start = seen[-1], next((one.plan for one in seen[-2::-1]), seen[-1].plan)
+    best, start = seen[-1], seen[-2].plan
     found = []
     for part in range(1, BETWEEN + 1):
         target = above - (above - rung) * part // (BETWEEN + 1)

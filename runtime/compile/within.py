@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SOLVES = 12  # parts of the time limit: one for each plan
+LAST = 3  # parts for a budget for which one part gave no plan
 _PLAIN_OPTIONS = {"config_patches", "compile_region_name"}
 _peaks: dict[tuple[Any, ...], int] = {}  # of programs, by graph, configuration and plan
 _compiling: ContextVar[bool] = ContextVar("_compiling", default=False)
@@ -205,7 +206,8 @@ class _Job:
         """The candidates that a budget looks at, until the time for solving is over."""
         graph, settings = first.graph, self.partitioner.settings
         left = settings.time_limit
-        settings = replace(settings, time_limit=left / SOLVES)
+        share = left / SOLVES
+        settings = replace(settings, time_limit=share)
         floor, _ = single_op_bound(graph, any_order=True)
 
         def probe(rung: int, above: Plan) -> Candidate | None:
@@ -215,6 +217,8 @@ class _Job:
                 return None
             start = time.perf_counter()
             plan = plan_for(graph, rung, settings, above)
+            if plan is None:  # the ladder would end here: once more, with more of the time
+                plan = plan_for(graph, rung, replace(settings, time_limit=LAST * share), above)
             # The first one of an installation compiles the search, which is no solving.
             left -= min(time.perf_counter() - start, settings.time_limit)
             # More time might find one, unless it is proven that there is none.

@@ -269,7 +269,7 @@ def test_the_measured_peak_never_rises_as_the_budget_falls(
     """Budgets close to each other, the smallest first: peaks in the order of the budgets."""
     model, batch = make()
     peaks = []
-    for share in (78.0, 78.2, 78.4, 79.0, 80.0, 83.0, 90.0, 97.0):
+    for share in (75.0, 75.2, 75.4, 76.0, 78.0, 82.0, 90.0, 97.0):
         torch._dynamo.reset()
         backend = lowtide.backend(f"{share}%")
         twin = copy.deepcopy(model)
