@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from ..frontends.torch.autocasts import casts_are_kept
 from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
+from ..frontends.torch.sources import INFERENCE, NO_INFERENCE
 from .alike import same_literal, same_strides
 from .difference import ADVICE, Difference
 from .flatten import children, describe_structure, leaf_names
@@ -50,7 +51,9 @@ def argument_differences(
         found = _leaf_difference(leaf, guard, exact)
         if found is not None:
             same = False
-            yield Difference(f"{name} {found}", ADVICE, False)
+            yield Difference(
+                f"{name} {found}", NO_INFERENCE if found == INFERENCE else ADVICE, False
+            )
     for place, guard in enumerate(program.guards):
         if same and isinstance(guard, TensorGuard):
             before = next(i for i in range(place + 1) if flat[i] is flat[place])
@@ -96,6 +99,8 @@ def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard, exact: bool) 
         return f"is {shown}; the plan was made for the value {guard.value!r}"
     if not isinstance(leaf, torch.Tensor):
         return f"is {leaf!r}; the plan was made for a tensor"
+    if leaf.is_inference():
+        return INFERENCE
     if tuple(leaf.shape) != guard.shape:
         return f"has shape {list(leaf.shape)}; the plan was made for {list(guard.shape)}"
     if leaf.dtype is not guard.dtype:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..frontends.torch.sources import INFERENCE, NO_INFERENCE
 from ..solver.errors import ReplayError, a_type
 from .alike import same_literal, same_strides
 from .all_hooks import hook_differences
@@ -122,6 +123,8 @@ def _behaviour_differences(
                     f"tensor {where} is {_words(*looks)}; the plan was made for "
                     f"{_words(*looked)}: capture and solve again"
                 )
+            if found.is_inference():
+                yield f"tensor {where} {INFERENCE}: {NO_INFERENCE}"
             if found.requires_grad and not specs[value].requires_grad:
                 yield (
                     f"tensor {where} requires a gradient now and did not when captured: "
@@ -185,6 +188,8 @@ def _state_differences(guards: Guards, model: nn.Module, loss_fn: Any) -> Iterat
                 True,
             )
             continue
+        if tensor.is_inference():
+            yield Difference(f"{kind} {spec.fqn} {INFERENCE}", NO_INFERENCE, True)
         meta = program.value_meta[spec.value]
         found = (tuple(tensor.shape), tensor.dtype, tensor.device)
         if found != (meta.shape, meta.dtype, meta.device):

@@ -117,7 +117,7 @@ def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace, e
             return f"type({name}) is {type(value).__name__} and {name} == {value!r}"
         return f"same_literal({name}, {names.bind(value, 'literal')})"
     words = [
-        f"isinstance({name}, Tensor)",
+        f"isinstance({name}, Tensor) and not {name}.is_inference()",
         _tensor_test(name, guard.shape, guard.dtype, guard.device, names),
         _stride_test(name, guard.stride),
     ]
@@ -261,6 +261,7 @@ def _state_lines(
             continue
         meta = program.value_meta[spec.value]
         test = _tensor_test(f"t{place}", meta.shape, meta.dtype, meta.device, names)
+        test += f" and not t{place}.is_inference()"  # their dispatch keys tell `looks`
         if spec.kind in ("param", "buffer"):
             test += f" and {_stride_test(f't{place}', meta.stride)} and type(t{place}) in plain"
         if spec.kind != "buffer" and not spec.requires_grad:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from .program import InputKind
 
+# PyTorch refuses them as well, in most steps: what autograd saves, and what is written in place.
+INFERENCE = "is an inference tensor (made under torch.inference_mode()), which no backward can read"
+NO_INFERENCE = "use its clone(), or make it under torch.no_grad()"
+
 
 @dataclass
 class Source:
@@ -124,6 +128,8 @@ def make_fake(
         raise CaptureError(f"{what} is {tensor.layout}: only dense tensors can be captured")
     if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
         raise CaptureError(f"{what} is quantized, nested or lazily conjugated: not supported")
+    if tensor.is_inference():
+        raise CaptureError(f"{what} {INFERENCE}: {NO_INFERENCE}")
     if not (export.is_plain(tensor) or export.is_fake(tensor)):
         raise CaptureError(
             f"{what} is {a_type(type(tensor))}, not a plain tensor; capture the model before "
