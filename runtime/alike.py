@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .arrays import Numbers
+
 if TYPE_CHECKING:
     import torch
 
@@ -17,11 +19,11 @@ def same_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> bool:
 
 
 def same_literal(value: Any, wanted: Any) -> bool:
-    """Equal, of the same type, and so for NaN."""
+    """Equal, of the same type, and so for NaN; of an array what it holds is `wanted`."""
     if value is wanted:
         return True
     if type(value) is not type(wanted):
-        return False
+        return isinstance(wanted, Numbers) and wanted.same(value)
     try:
         return bool(value == wanted) or bool(value != value and wanted != wanted)
     except (RuntimeError, TypeError, ValueError):

@@ -12,6 +12,7 @@ from ..frontends.torch.program import LiteralGuard, TensorGuard
 from ..frontends.torch.questions import first_changed
 from ..frontends.torch.sources import INFERENCE, NO_INFERENCE
 from .alike import same_literal, same_strides
+from .arrays import Numbers
 from .difference import ADVICE, Difference
 from .flatten import children, describe_structure, leaf_names
 
@@ -95,6 +96,8 @@ def _leaf_difference(leaf: Any, guard: TensorGuard | LiteralGuard, exact: bool) 
     if isinstance(guard, LiteralGuard):
         if same_literal(leaf, guard.value):
             return None
+        if isinstance(guard.value, Numbers):
+            return f"is {guard.value.difference(leaf)} when captured"
         shown = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
         return f"is {shown}; the plan was made for the value {guard.value!r}"
     if not isinstance(leaf, torch.Tensor):

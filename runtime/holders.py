@@ -1,4 +1,4 @@
-"""What containers, objects, classes and modules hold, and how Python gets there."""
+"""What containers, objects, classes, modules and functions hold, and how Python gets there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..frontends.torch.reads import LIBRARIES
+from ..frontends.torch.uses import globals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +47,7 @@ def is_constant(item: Any) -> bool:
 
 def _is_scalar(item: Any) -> bool:
     """Whether it is a number of NumPy."""
-    kind = type(item)
-    return kind.__module__ == "numpy" and hasattr(item, "dtype") and kind.__name__ != "ndarray"
+    return isinstance(item, np.generic)
 
 
 def content(item: Any) -> Any:
@@ -69,6 +70,9 @@ def entries(item: Any, reads: Reads) -> Iterator[Entry]:
     elif isinstance(item, (list, tuple, deque)):
         for index, inner in enumerate(item):
             yield Entry(index, (f"[{index}]",), f"[{index}]", inner)
+    elif isinstance(item, np.ndarray):  # of objects
+        for index, inner in enumerate(item.flat):
+            yield Entry(index, (f".flat[{index}]",), f"[{index}]", inner)
     elif isinstance(item, types.ModuleType):
         if item.__name__.split(".")[0] not in LIBRARIES:
             for name in sorted(reads.names & item.__dict__.keys()):
@@ -144,3 +148,38 @@ def _of_class(kind: type, reads: Reads) -> Iterator[Entry]:
 def _is_open(kind: type) -> bool:
     """Whether objects of a class may hold the user's numbers."""
     return kind.__module__.split(".")[0] not in LIBRARIES - _OPEN
+
+
+def of_function(function: types.FunctionType) -> Iterator[tuple[str, str, str, Any]]:
+    """Closure, the globals that it names, and defaults: step, label, name and content."""
+    for index, cell in enumerate(function.__closure__ or ()):
+        try:
+            inner = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        name = function.__code__.co_freevars[index]
+        yield f".__closure__[{index}].cell_contents", name, name, inner
+    if is_users(function):
+        for name in dict.fromkeys(_names(function.__code__)):
+            if name in function.__globals__:
+                inner = function.__globals__[name]
+                yield f".__globals__[{name!r}]", f"global {name}", name, inner
+    for index, inner in enumerate(function.__defaults__ or ()):
+        first = function.__code__.co_argcount - len(function.__defaults__ or ())
+        name = function.__code__.co_varnames[first + index]
+        yield f".__defaults__[{index}]", f"default {name}", name, inner
+    for name, inner in (function.__kwdefaults__ or {}).items():
+        yield f".__kwdefaults__[{name!r}]", f"default {name}", name, inner
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Globals that code and the functions written inside it name."""
+    yield from sorted(globals_of(code))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def is_users(function: Any) -> bool:
+    """Whether a function is the user's, not a library's."""
+    return (function.__module__ or "").split(".")[0] not in LIBRARIES

@@ -14,19 +14,30 @@ import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from ..frontends.torch.reads import LIBRARIES, Reads
-from ..frontends.torch.uses import globals_of
 from .alike import same_literal
-from .holders import attributes, content, entries, is_constant, is_plain, looked_up
+from .arrays import Numbers, array_of
+from .holders import (
+    attributes,
+    content,
+    entries,
+    is_constant,
+    is_plain,
+    is_users,
+    looked_up,
+    of_function,
+)  # fmt: skip
 from .places import Absent, Content, Length, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _DEPTH, _MOST, _CALLS = 5, 20_000, 2
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque, np.ndarray)
 
 
 class _Found(NamedTuple):
@@ -127,7 +138,7 @@ class _Search:
                 continue
             for name in sorted(self.reads.names & vars(kind).keys() - module.__dict__.keys()):
                 item = vars(kind)[name]
-                if isinstance(item, (dict, list, tuple, set, frozenset)):
+                if isinstance(item, _CONTAINERS) or array_of(item) is not None:
                     label = f"{path}.{name}" if path else name
                     self.todo.append(_Found(path, None, (f".{name}",), label, item, name))
 
@@ -146,6 +157,10 @@ class _Search:
         if isinstance(item, torch.Tensor):
             if id(item) in self.constants:
                 yield Place(*found[:4], value=self.constants[id(item)])
+            return
+        if array_of(item) is not None:
+            if found.named:
+                yield Place(*found[:4], plain=Numbers.of(item))
             return
         if is_plain(item) or found.depth > _DEPTH or id(item) in self.seen or id(item) in self.own:
             return
@@ -184,7 +199,7 @@ class _Search:
         """Closure, globals and defaults; the numbers there count without more ado."""
         function = found.item
         mine = is_users(function)
-        for step, name, key, inner in _of_function(function):
+        for step, name, key, inner in of_function(function):
             label = f"{name} of {found.label}"
             if step.startswith(".__globals__"):
                 self.globals.add((id(function.__globals__), key))
@@ -217,7 +232,7 @@ class _Search:
             yield from self._guarded(found, numbers, whole)
         if numbers is not None and (whole or not table):
             return  # compared as one, and nothing is below
-        computed = whole or isinstance(item, (list, tuple, deque))
+        computed = whole or isinstance(item, (list, tuple, deque, np.ndarray))
         computed = computed or (table and found.name in reads.dynamic)
         known = looked_up(item, found.name, reads)
         for entry in entries(item, reads):
@@ -237,6 +252,9 @@ class _Search:
             yield Place(*where, plain=Content(numbers))
         elif whole or isinstance(item, (list, deque)):
             yield Place(*where, plain=Length(len(item)))
+        elif isinstance(item, np.ndarray):
+            shape = (*found.steps, ".shape")
+            yield Place(found.path, found.root, shape, f"{found.label}.shape", plain=item.shape)
         inside = item if isinstance(item, dict) else attributes(item)
         if inside is None or whole:
             return
@@ -256,38 +274,3 @@ def _label(label: str, shown: str) -> str:
         return f"{shown.removeprefix('.')} of {label}"
     head, of, rest = label.partition(" of ")
     return f"{head}{shown}{of}{rest}"
-
-
-def _of_function(function: types.FunctionType) -> Iterator[tuple[str, str, str, Any]]:
-    """Closure, the globals that it names, and defaults: step, label, name and content."""
-    for index, cell in enumerate(function.__closure__ or ()):
-        try:
-            inner = cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-        name = function.__code__.co_freevars[index]
-        yield f".__closure__[{index}].cell_contents", name, name, inner
-    if is_users(function):
-        for name in dict.fromkeys(_names(function.__code__)):
-            if name in function.__globals__:
-                inner = function.__globals__[name]
-                yield f".__globals__[{name!r}]", f"global {name}", name, inner
-    for index, inner in enumerate(function.__defaults__ or ()):
-        first = function.__code__.co_argcount - len(function.__defaults__ or ())
-        name = function.__code__.co_varnames[first + index]
-        yield f".__defaults__[{index}]", f"default {name}", name, inner
-    for name, inner in (function.__kwdefaults__ or {}).items():
-        yield f".__kwdefaults__[{name!r}]", f"default {name}", name, inner
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Globals that code and the functions written inside it name."""
-    yield from sorted(globals_of(code))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def is_users(function: Any) -> bool:
-    """Whether a function is the user's, not a library's."""
-    return (function.__module__ or "").split(".")[0] not in LIBRARIES

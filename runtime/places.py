@@ -8,6 +8,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .alike import same_literal
+from .arrays import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +79,7 @@ class Place:
     value
         For a tensor: the value of the program that it is; otherwise -1.
     plain
-        For a number, flag or word: what it was. For a container: what is compared.
+        For a number, flag or word: what it was. For a container or array: what is compared.
     """
 
     path: str | None
@@ -114,6 +115,8 @@ class Place:
         if isinstance(was, Absent):
             new = sorted(was.keys & now.keys())
             return f"with {new[0]!r} = {_words(now[new[0]])} and was without" if new else None
+        if isinstance(was, Numbers):
+            return None if was.same(now) else was.difference(now)
         if isinstance(was, Content):
             return None if was.same(now) else f"{_words(now)} and was {_words(was.items)}"
         return None if same_literal(now, was) else f"{_words(now)} and was {_words(was)}"
@@ -176,7 +179,7 @@ class PlaceLines:
             # A key that is new in a large dict shows in its length.
             first = f"len({text}) != {was.count} and " if was.count > _LARGE else ""
             return [f"if {first}not {keys}.isdisjoint({text}): return None"]
-        if isinstance(was, Content):
+        if isinstance(was, (Content, Numbers)):
             same = self.names.bind(was, "content")
             return [f"if not {same}.same({text}): return None"]
         if was is None or was is True or was is False:

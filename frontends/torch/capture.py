@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ...runtime.arrays import Numbers
 from ...runtime.behaviour import behaviours_of
 from ...runtime.differences import modules_of
 from ...runtime.outside import changed_numbers, numbers_of
@@ -290,7 +291,7 @@ def guards_of(
 def guard(leaf: Any, device: torch.device | None) -> TensorGuard | LiteralGuard:
     """What an argument must be for the program to hold."""
     if not isinstance(leaf, torch.Tensor):
-        return LiteralGuard(leaf)
+        return LiteralGuard(Numbers.of(leaf) or leaf)
     where = device if leaf.device.type == "meta" and device is not None else leaf.device
     return TensorGuard(
         tuple(leaf.shape), leaf.dtype, where, tuple(leaf.stride()), leaf.requires_grad

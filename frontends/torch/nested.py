@@ -6,18 +6,23 @@ change at any level shows in the container that it was made in.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import deque
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
+
+from ...runtime.arrays import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DEPTH, _MOST = 6, 20_000
+_CONTAINERS = (dict, list, set, deque)
 _LEAVES = (torch.Tensor, nn.Module, type, FunctionType, MethodType, ModuleType)
 # libraries whose objects keep state of their own: caches, locks, handles
 _CLOSED = (sys.stdlib_module_names - {"types", "collections", "argparse"}) | {"torch", "numpy"}
@@ -40,41 +45,59 @@ class Nested:
         content = _content(value)
         if content is None or id(value) in self._noted:
             return
-        copy = content.copy()
-        self._noted[id(value)] = (label, content, (value, copy))
-        for item in copy.values() if isinstance(copy, dict) else copy:
+        before = copied(content)
+        self._noted[id(value)] = (label, content, (value, before))
+        if array_of(content) is not None:
+            return
+        for item in before.values() if isinstance(before, dict) else before:
             self.note(label, item, depth + 1)
 
     def restore(self, same: Callable[[Any, Any], bool], private: tuple[str, ...]) -> str:
         """Undo what changed; returns the label of something that did, or nothing."""
         found = ""
-        for label, content, (_, copy) in self._noted.values():
+        for label, content, (_, before) in self._noted.values():
             if isinstance(content, dict):
-                keys = [*copy, *(key for key in content if key not in copy)]
+                keys = [*before, *(key for key in content if key not in before)]
                 changed = [
                     key
                     for key in keys
-                    if key not in copy or key not in content or not same(content[key], copy[key])
+                    if not (key in before and key in content and same(content[key], before[key]))
                 ]
                 changed = [k for k in changed if not (isinstance(k, str) and k.startswith(private))]
             elif isinstance(content, set):
-                changed = [None] if content != copy else []
+                changed = [None] if content != before else []
+            elif array_of(content) is not None:
+                changed = [None] if not same(content, before) else []
             else:
-                changed = [None] if not same(list(content), list(copy)) else []
+                changed = [None] if not same(list(content), list(before)) else []
             if not changed:
                 continue
             found = found or label
-            content.clear()
-            if isinstance(content, (dict, set)):
-                content.update(copy)
-            else:
-                content.extend(copy)
+            refill(content, before)
         return found
+
+
+def copied(value: Any) -> Any:
+    """A copy of a container or an array, one level deep; anything else as it is."""
+    if isinstance(value, _CONTAINERS):
+        return value.copy()
+    return value if array_of(value) is None else copy.copy(value)
+
+
+def refill(container: Any, content: Any) -> None:
+    """Have a container or an array hold `content` again."""
+    if isinstance(container, np.ndarray):
+        container[...] = content
+    elif isinstance(container, (dict, set, deque)):
+        container.clear()
+        (container.extend if isinstance(container, deque) else container.update)(content)
+    else:
+        container[:] = content
 
 
 def _content(value: Any) -> Any:
     """The container that holds what `value` holds; None for what is not looked into."""
-    if isinstance(value, (dict, list, set, deque)):
+    if isinstance(value, _CONTAINERS) or array_of(value) is not None:
         return value
     if type(value).__module__.split(".")[0] in _CLOSED:
         return None

@@ -226,7 +226,10 @@ class TensorGuard:
 
 @dataclass(frozen=True, slots=True)
 class LiteralGuard:
-    """The value that an argument which is not a tensor must be equal to."""
+    """The value that an argument which is not a tensor must be equal to.
+
+    For an array the `Numbers` that it has to hold.
+    """
 
     value: Any
 

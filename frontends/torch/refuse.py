@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from ...runtime.all_hooks import hooks_on_all
+from ...runtime.arrays import Numbers
 from ...runtime.fsdp import is_sharded
 from ...runtime.ranks import distributed
 from ...solver.errors import CaptureError
-from .nested import Nested
+from .nested import Nested, copied, refill
 from .sources import shown
 
 if TYPE_CHECKING:
@@ -157,11 +160,7 @@ def _where(name: str, module: nn.Module) -> str:
 
 def _state(module: nn.Module) -> dict[str, Any]:
     """Attributes of a module, containers copied one level deep."""
-    return {
-        key: value.copy() if isinstance(value, (list, dict, set)) else value
-        for key, value in module.__dict__.items()
-        if key not in _REGISTERED
-    }
+    return {key: copied(value) for key, value in module.__dict__.items() if key not in _REGISTERED}
 
 
 def _restore_members(
@@ -194,8 +193,7 @@ def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any
                 del module.__dict__[key]
                 continue
             if isinstance(state[key], (list, dict)):
-                everything[key].clear()
-                _fill(everything[key], state[key])
+                refill(everything[key], state[key])
             module.__dict__[key] = everything[key]
             continue
         if key not in state:
@@ -204,9 +202,8 @@ def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any
         elif not _same(now, state[key]):
             found = found or key
             old = everything[key]
-            if isinstance(old, (list, dict, set)):
-                old.clear()
-                _fill(old, state[key])
+            if old is not state[key]:
+                refill(old, state[key])
             module.__dict__[key] = old
         else:
             module.__dict__[key] = everything[key]
@@ -214,14 +211,6 @@ def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any
         found = found or key
         module.__dict__[key] = everything[key]
     return found
-
-
-def _fill(container: Any, content: Any) -> None:
-    """Put `content` into an emptied list, dict or set."""
-    if isinstance(container, list):
-        container.extend(content)
-    else:
-        container.update(content)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -234,15 +223,18 @@ def _same(a: Any, b: Any) -> bool:
     # A copy of a user's own kind of dict or list may be a plain one.
     if type(a) is not type(b) and not any(isinstance(a, k) and isinstance(b, k) for k in _COPIED):
         return False
-    if isinstance(a, (list, tuple)):
+    if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
     if isinstance(a, (int, float, complex, str, bytes, bool, set, frozenset)):
         return bool(a == b)
-    if type(a).__module__ == "numpy":
-        return bool((a == b).all())
-    return False
+    held = Numbers.of(a)
+    if held is not None:
+        return held.same(b)
+    if isinstance(a, np.ndarray):  # of objects
+        return a.shape == b.shape and _same(list(a.flat), list(b.flat))
+    return isinstance(a, np.generic) and a.tobytes() == b.tobytes()
 
 
 def _generators() -> list[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
