@@ -6,12 +6,14 @@ checked, that nothing read by backward was changed in place, is checked here.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..solver.errors import ReplayError
 from .transforms import batched_error, in_batches
+from .whereabouts import address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from .shared_casts import CastContext
     from .sums import Sums
     from .tangents import Tangent
+    from .whereabouts import Whereabouts
 
 _FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -33,6 +36,7 @@ _FREED = (
 
 
 _private: Any = torch._C
+_version = attrgetter("_version")
 _NONE: frozenset[int] = frozenset()
 
 
@@ -75,6 +79,8 @@ class Run:
     watched, versions, names
         Tensors that backward reads and others can change, their versions after forward, and what
         to call them.
+    whereabouts, lay
+        Where these lay in forward; None if they may move.
     settings
         What backward may run otherwise than forward did, and how it was in forward; None if
         backward runs nothing again.
@@ -99,6 +105,8 @@ class Run:
     """
 
     # Most runs leave these as they are.
+    whereabouts: Whereabouts | None = None
+    lay: list[int]
     units: Units | None = None
     alarm: Callable[[], None] | None = None
     owners: Sequence[torch.Tensor] = ()
@@ -126,7 +134,7 @@ class Run:
         self.tangents = tangents
         self.saved: list[Any] | None = saved
         self.watched = watched
-        self.versions = [tensor._version for tensor in watched]
+        self.versions = [*map(_version, watched)]
         self.names = names
 
     def start(self, gradients: Sequence[torch.Tensor | None]) -> list[Any]:
@@ -151,8 +159,10 @@ class Run:
         saved = self.saved
         if saved is None:
             raise RuntimeError(_FREED)
-        if [tensor._version for tensor in self.watched] != self.versions:
+        if [*map(_version, self.watched)] != self.versions:
             raise self._changed()
+        if self.whereabouts is not None and [*map(address, self.watched)] != self.lay:
+            self._stay(self.whereabouts)
         if self.settings is not None:
             running, before = self.settings
             words = running.difference(before)
@@ -168,7 +178,7 @@ class Run:
             saved = _kept(saved, self.code.overwritten)
         else:
             self.saved = None
-            self.watched, self.versions = (), []
+            self.watched, self.versions, self.lay = (), [], []
         given: list[Any] = [saved]
         absent = []
         for place, tangent in enumerate(self.tangents):
@@ -215,6 +225,15 @@ class Run:
             f"inplace operation: {name} ({tensor.type()} {list(tensor.shape)}) is at "
             f"version {tensor._version}; expected version {version} instead"
         )
+
+    def _stay(self, whereabouts: Whereabouts) -> None:
+        """Refuse memory that was exchanged since forward, which changes no version."""
+        place = whereabouts.moved(self.watched, self.lay)
+        if place >= 0:
+            raise ReplayError(
+                f"{self.names[place]} was given other memory (.data = ..., .to(), set_()) between "
+                "forward and backward, which reads it: exchange it before or after both"
+            )
 
     def whole(self, given: list[Any]) -> Sequence[torch.Tensor | None]:
         """A backward that does not stop: all gradients at once."""

@@ -27,6 +27,7 @@ from .run import Run
 from .shared_casts import cast_parameters
 from .sums import Sums, sums_of
 from .tangents import Tangent, taken_as_it_is
+from .whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,9 +146,13 @@ class Wiring:
         devices = [program.value_meta[value].device for value in self.code.output_values]
         self.device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
         self.leaves_of = _picker(self.leaves[0] if self.whole else ())
-        self._watched_of = _picker(self.code.watched_inputs)
-        self._watched_names = [self.input_names[place] for place in self.code.watched_inputs]
+        # What the module holds comes first, and what each call brings with it last.
+        given = {place for place, i in enumerate(kept) if program.inputs[i].kind == "input"}
+        watched = sorted(self.code.watched_inputs, key=given.__contains__)
+        self._watched_of = _picker(watched)
+        self._watched_names = [self.input_names[place] for place in watched]
         self._watched_names += [f"output {place}" for place in self.code.watched_outputs]
+        self._whereabouts = Whereabouts(sum(place not in given for place in watched))
         self.plain_leaves = [spec.literal for spec in specs]
         self.existing_peak_bytes = self._existing_peak(schedule)
         self.begun_peak_bytes = self._begun_peak(schedule)
@@ -206,6 +211,8 @@ class Wiring:
                 saved[place] = kept[output]
             watched = (*watched, *kept.values())
         run = Run(code, self.tangents, saved, watched, self._watched_names)
+        if self.units is None:  # those of a sharded unit are gathered anew
+            run.whereabouts, run.lay = self._whereabouts, self._whereabouts.now(watched)
         if self.running is not None:
             run.settings = self.running, self.running.now()
         if self.alarm:
