@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..solver.errors import ReplayError
-from .run import Run, quiet
+from .quiet import quiet
+from .unused import pass_over
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .run import Run
     from .wiring import Wiring
 
 _TWICE = (
@@ -45,7 +47,10 @@ class _OneStage(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise ReplayError(_TWICE)
         given = run.start(gradients)
-        return (None, None, *run.whole(given))
+        made = run.whole(given)
+        if run.absent:
+            pass_over(ctx.next_functions, made)
+        return (None, None, *made)
 
 
 class _Stage(torch.autograd.Function):
@@ -78,6 +83,8 @@ class _Stage(torch.autograd.Function):
             if run.code.staged:
                 run.begin(given)
         final = run.advance(ctx.stage) if run.code.staged else run.whole(given)
+        if run.absent:
+            pass_over(ctx.next_functions, final)
         if run.sums is not None:
             run.seeds.deliver(run.sums.stages[ctx.stage])
         following = ctx.next_functions[0][0] if ctx.stage + 1 < len(run.code.stages) else None
@@ -101,7 +108,10 @@ class _Probing(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch.is_grad_enabled():
             raise ReplayError(_TWICE)
-        return (None, None, None, *ctx.run.probe(gradients))
+        probes = ctx.run.probe(gradients)
+        if ctx.run.absent:
+            pass_over(ctx.next_functions, probes)
+        return (None, None, None, *probes)
 
 
 class _OneStageOfSums(_Probing):

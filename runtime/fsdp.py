@@ -18,8 +18,8 @@ import torch
 
 from ..solver.errors import ReplayError, a_type
 from .code import Sharding
+from .quiet import quiet
 from .ranks import agree_on_plan
-from .run import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from .disguise import class_for
 from .face import Face
 from .fsdp import is_sharded, refuse_sharded, run_forward
 from .pickling import register
-from .run import quiet
+from .quiet import quiet
 from .shared_casts import CastContext, current
 from .transforms import in_transform, refuse_duals, transform_error
 from .wiring import Planned, Wiring
