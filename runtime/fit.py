@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..frontends.torch.capture import capture, with_times
 from ..solver.arguments import checked_arguments
 from ..solver.errors import InputError
+from ..solver.live import live_line
 from ..solver.schedule import Schedule
 from ..solver.simulate import simulate
 from ..solver.units import parse_budget
 from .module import build_module
 from .plan_cache import solve_cached
-from .ranks import in_group, plan_together
+from .ranks import in_group, is_first, plan_together
 from .shapes import Settings, Shapes, solving
 from .wiring import Planned
 
@@ -48,6 +48,7 @@ def fit(
     time_limit: float = 60.0,
     seed: int = 0,
     group: Group = "default",
+    quiet: bool = False,
 ) -> ReplayModule:
     """A drop-in module whose training step stays under a memory budget.
 
@@ -98,6 +99,8 @@ def fit(
         with the same model and batch shape. "default": those of the default process group, if
         there is one. None: this process plans by itself. Kinds of calls that are first seen later
         are planned by each process alone.
+    quiet
+        True: no line on stderr says what goes on, as one does if stderr is a terminal.
 
     Raises
     ------
@@ -120,6 +123,7 @@ def fit(
     )
 
     def start(example: Any) -> Captured:
+        say("capturing the step")
         return capture(
             model,
             example,
@@ -130,31 +134,42 @@ def fit(
             accumulate=accumulate,
         )
 
+    def measured(done: int, total: int, operator: str) -> None:
+        say(f"measuring operators: {done} of {total}  {operator}")
+
     def finish(captured: Captured, budget: str | int) -> tuple[Captured, Plan]:
-        captured = with_times(captured, times)
+        captured = with_times(captured, times, None if live is None else measured)
         graph = captured.graph
         budget_bytes = parse_budget(
             budget,
             resident_bytes=graph.resident_bytes,
             peak_bytes=simulate(graph, Schedule.keep_everything(graph)).peak_bytes,
         )
-        return captured, solve_cached(graph, budget_bytes, settings.solving)[0]
+        say(f"planning {graph.name} ({len(graph.ops):,} operators)")
+        return captured, solve_cached(graph, budget_bytes, settings.solving, progress=live)[0]
 
-    captured, plan = plan_together(lambda: start(batch), lambda c: finish(c, memory_budget), group)
-    settings = replace(
-        settings,
-        budget_bytes=plan.budget_bytes,
-        # The optimizer's state is the same for every plan.
-        extra_resident_bytes=captured.graph.extra_resident_bytes,
-    )
-    plans = Shapes(settings)
-    module = build_module(captured, plan, plans)
-    for further in shapes:
-        if in_group(group):
-            made = plan_together(
-                partial(start, further), lambda c: finish(c, plan.budget_bytes), group
-            )
-            plans.others.insert(0, Planned.of(*made, exact=True))
-        else:
-            module.prepare(further)
+    def planned(example: Any, budget: str | int) -> tuple[Captured, Plan]:
+        return plan_together(lambda: start(example), lambda c: finish(c, budget), group)
+
+    def say(text: str) -> None:
+        if live is not None:
+            live.say(text)
+
+    with live_line(wanted=not quiet and is_first()) as live:
+        captured, plan = planned(batch, memory_budget)
+        settings = replace(
+            settings,
+            budget_bytes=plan.budget_bytes,
+            # The optimizer's state is the same for every plan.
+            extra_resident_bytes=captured.graph.extra_resident_bytes,
+        )
+        plans = Shapes(settings)
+        module = build_module(captured, plan, plans)
+        for number, further in enumerate(shapes, 1):
+            if in_group(group):
+                made = planned(further, plan.budget_bytes)
+                plans.others.insert(0, Planned.of(*made, exact=True))
+            else:
+                say(f"planning another kind of call: {number} of {len(shapes)}")
+                module.prepare(further)
     return module

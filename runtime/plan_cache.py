@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..solver.graph import Graph
     from ..solver.plan import Plan
-    from ..solver.progress import Event
+    from ..solver.progress import Event, Progress
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ def solve_cached(
     start: Plan | None = None,
     lower_bound_ns: int = 0,
     folder: Path | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Plan, bool]:
     """A plan from the cache, or from the solver, which then goes into the cache.
 
@@ -67,6 +68,8 @@ def solve_cached(
         How to solve.
     folder
         Where plans are; default: `plans` in `cache_dir()`.
+    progress
+        Hears of the solve; default: a line in the log tells of the compilation of the search.
 
     Returns
     -------
@@ -79,8 +82,8 @@ def solve_cached(
     if plan is not None:
         return plan, True
     plan = solve(
-        graph, budget_bytes, start=start, lower_bound_ns=lower_bound_ns, progress=_First(),
-        **asdict(settings),
+        graph, budget_bytes, start=start, lower_bound_ns=lower_bound_ns,
+        progress=progress or _First(), **asdict(settings),
     )  # fmt: skip
     if plan.stopped_by is not Stop.INTERRUPTED:
         _write(path, plan)

@@ -26,6 +26,12 @@ def distributed() -> Any:
     return module if module.is_available() and module.is_initialized() else None
 
 
+def is_first() -> bool:
+    """Whether this is the first process, or the only one."""
+    dist = distributed()
+    return dist is None or dist.get_rank() == 0
+
+
 def everyones(value: Any, group: Any = None) -> list[tuple[int, Any]]:
     """Global rank and value of each process of `group` (None: all); all must call it."""
     dist = distributed()

@@ -6,8 +6,9 @@ import io
 import sys
 from typing import TYPE_CHECKING
 
-from lowtide.commands.progress import LineProgress, LiveProgress, describe, watch
-from lowtide.solver.progress import Event
+from lowtide.commands.progress import LineProgress, watch
+from lowtide.solver.live import LiveProgress
+from lowtide.solver.progress import Event, describe
 
 if TYPE_CHECKING:
     import pytest

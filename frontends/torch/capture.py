@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...runtime.behaviour import Behaviour
     from .optimizer_state import OptimizerLike
     from .program import Program
+    from .sampler import Progress
 
 
 class Traced(NamedTuple):
@@ -225,14 +226,14 @@ def refuse_hidden(step: Step, program: Program, behaviours: Sequence[Behaviour])
             )
 
 
-def with_times(captured: Captured, times: str) -> Captured:
-    """The step with modelled or measured costs."""
+def with_times(captured: Captured, times: str, progress: Progress | None = None) -> Captured:
+    """The step with modelled or measured costs; `progress` as for `profile`."""
     if times == "none":
         return captured
     if times == "measured":
         from .profile import profile
 
-        return profile(captured)
+        return profile(captured, progress=progress)
     from .roofline import roofline_times
 
     return captured.with_costs(

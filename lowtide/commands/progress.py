@@ -4,54 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from typing import TYPE_CHECKING
 
-from ..solver.units import format_percent
+from ..solver.live import live_line
+from ..solver.progress import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.text import Text
-
     from ..solver.progress import Event, Progress
-
-
-def describe(event: Event) -> str:
-    """`overhead 3.398%  bound 3.390%  gap 0.008%  note`."""
-    parts: list[str] = []
-    if event.base_ns <= 0 and event.incumbent_ns is None:  # before the clock starts
-        return event.note
-    best, bound, base = event.incumbent_ns, event.bound_ns, event.base_ns
-    if best is None:
-        parts.append("no plan yet")
-    elif base > 0:
-        parts.append(f"overhead {format_percent((best - base) / base)}")
-    if bound is not None and base > 0:
-        parts.append(f"bound {format_percent(max(0, bound - base) / base)}")
-    if best is not None and bound is not None and best > 0:
-        parts.append(f"gap {format_percent(max(0, best - bound) / best)}")
-    if event.note:
-        parts.append(event.note)
-    return "  ".join(parts)
-
-
-class LiveProgress:
-    """One line that is redrawn several times a second."""
-
-    def __init__(self) -> None:
-        self._text = ""
-        self._start = time.monotonic()
-
-    def update(self, event: Event) -> None:
-        """Show `event` at the next redraw."""
-        self._text = describe(event)
-
-    def __rich__(self) -> Text:
-        from rich.text import Text
-
-        elapsed = time.monotonic() - self._start
-        return Text(f"{elapsed:8.1f} s  {self._text}", no_wrap=True, overflow="ellipsis")
 
 
 class LineProgress:
@@ -78,16 +39,8 @@ def watch(label: str, *, quiet: bool) -> Iterator[Progress | None]:
         yield None
         return
     print(f"lowtide: {label}", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.live import Live
-
-        progress = LiveProgress()
-        console = Console(stderr=True, markup=False, highlight=False)
-        with Live(progress, console=console, refresh_per_second=8, transient=True):
-            yield progress
-    else:
-        yield LineProgress()
+    with live_line() as live:
+        yield LineProgress() if live is None else live
 
 
 @contextlib.contextmanager

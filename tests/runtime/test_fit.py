@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ from lowtide.runtime.fit import fit
 from lowtide.runtime.meter import measure_peak
 from lowtide.runtime.verify import verify
 from lowtide.solver.errors import InfeasibleError
+from lowtide.solver.live import LiveProgress
 
 from .models import Mlp, make, square
 
@@ -42,3 +46,51 @@ def test_an_impossible_budget_is_refused(tmp_path: object, monkeypatch: pytest.M
     with pytest.raises(InfeasibleError) as caught:
         fit(case.model, case.batch(0), memory_budget=1000, loss_fn=case.loss_fn, time_limit=5)
     assert caught.value.smallest_bytes is not None
+
+
+class _Screen(io.StringIO):
+    """A stderr of which `watched` says whether it is a terminal."""
+
+    def __init__(self, watched: bool) -> None:
+        super().__init__()
+        self.watched = watched
+
+    def isatty(self) -> bool:
+        """As told."""
+        return self.watched
+
+
+@pytest.mark.parametrize(("watched", "quiet"), [(True, False), (True, True), (False, False)])
+def test_a_terminal_is_told_what_goes_on(
+    watched: bool,
+    quiet: bool,
+    tmp_path: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On one line of stderr, unless `quiet`; a log gets none of it."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    screen, told = _Screen(watched), list[str]()
+    say = LiveProgress.say
+
+    def listen(line: LiveProgress, text: str) -> None:
+        told.append(text)
+        say(line, text)
+
+    monkeypatch.setattr(LiveProgress, "say", listen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    model, batch = Mlp(width=8, depth=6), torch.randn(50, 8)
+    fit(
+        model, batch, memory_budget="80%", loss_fn=square, shapes=[batch], time_limit=5, quiet=quiet
+    )
+    assert capsys.readouterr().out == ""
+    if not watched or quiet:
+        assert not told
+        assert screen.getvalue() == ""
+        return
+    for start in ("capturing the step", "measuring operators: 0 of ", "planning ", "overhead "):
+        assert any(text.startswith(start) for text in told), start
+    assert "planning another kind of call: 1 of 1" in told
+    assert " s  " in screen.getvalue()
