@@ -55,6 +55,7 @@ def solve_cached(
     *,
     start: Plan | None = None,
     lower_bound_ns: int = 0,
+    enough: bool = False,
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[Plan, bool]:
@@ -66,6 +67,9 @@ def solve_cached(
         As `solve` takes them.
     settings
         How to solve.
+    enough
+        Whether `start`, if it fits and nothing is in the cache, is taken without a search: where
+        it was the best that was found for a larger budget.
     folder
         Where plans are; default: `plans` in `cache_dir()`.
     progress
@@ -81,6 +85,10 @@ def solve_cached(
     plan = _read(path, graph, budget_bytes)
     if plan is not None:
         return plan, True
+    if enough and start is not None and start.peak_bytes <= budget_bytes:
+        plan = msgspec.structs.replace(start, budget_bytes=budget_bytes)
+        _write(path, plan)
+        return plan, False
     plan = solve(
         graph, budget_bytes, start=start, lower_bound_ns=lower_bound_ns,
         progress=progress or _First(), **asdict(settings),

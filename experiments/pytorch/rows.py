@@ -36,6 +36,10 @@ class Row:
         Seconds until the first step was done.
     smallest_bytes
         Where there is no plan: the smallest peak found.
+    program
+        SHA-256 of what inductor wrote. Equal programs are timed once.
+    share
+        Of a split that lowtide took from PyTorch's partitioner: its setting.
     """
 
     model: str
@@ -52,6 +56,8 @@ class Row:
     same_bits: bool = False
     compile_s: float = 0.0
     smallest_bytes: int = 0
+    program: str = ""
+    share: float | None = None
 
 
 def read(path: Path) -> list[Row]:

@@ -57,6 +57,8 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
                 lines.append([*first, f"cannot below {format_bytes(mine.smallest_bytes)}", "", ""])
             else:
                 ratio = "" if time is None else f"{mine.fastest_ms / time:.3f}"
+                if ratio and mine.program and mine.program in {row.program for row in same}:
+                    ratio += ", the same program"
                 found = format_bytes(mine.peak_bytes)
                 lines.append([*first, found, _ms(mine.fastest_ms), ratio])
     return lines

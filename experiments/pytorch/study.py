@@ -2,7 +2,8 @@
 
 PyTorch's `activation_memory_budget` is a share of the bytes that it would save, not of a peak, so
 the two meet at what is measured: ours is asked for each peak that theirs was measured to have, and
-for one below all of them. All compiled steps of a model then run in turns.
+for one below all of them. All compiled steps of a model then run in turns; those for which inductor
+wrote the same program are one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch._functorch import config as functorch_config
 
 import lowtide
 from lowtide.frontends.torch.bench import cpu_clock
+from lowtide.runtime.compile.observe import Watch
 from lowtide.runtime.meter import measure_peak, measure_step_time
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 
@@ -40,13 +42,17 @@ class Share:
 
     def __init__(self, share: float) -> None:
         self.share = share
+        self.watch = Watch()
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """Compile a graph."""
         from torch._inductor.compile_fx import compile_fx
 
-        with functorch_config.patch(activation_memory_budget=self.share):
-            return compile_fx(gm, inputs)
+        # A step from the cache of whole steps would come without its program.
+        with functorch_config.patch(
+            activation_memory_budget=self.share, enable_autograd_cache=False
+        ):
+            return compile_fx(gm, inputs, inner_compile=self.watch)
 
 
 def study(
@@ -63,7 +69,7 @@ def study(
     model, batch = make()
     model(*batch).backward()
     plain = gradients(model)
-    runs: dict[int, Callable[[], None]] = {}
+    runs: dict[str, Callable[[], None]] = {}
     rows: list[Row] = []
     default: list[torch.Tensor] = []
 
@@ -75,12 +81,8 @@ def study(
         start = time.perf_counter()
         try:
             run()
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            cause = error.inner_exception
-            if not isinstance(cause, (InfeasibleError, NoPlanError)):
-                raise
-            graph_resident = resident(model, batch)
-            row.smallest_bytes = (cause.smallest_bytes or 0) - graph_resident
+        except (InfeasibleError, NoPlanError) as error:
+            row.smallest_bytes = (error.smallest_bytes or 0) - base
             rows.append(row)
             told(row)
             return
@@ -95,30 +97,32 @@ def study(
         row.same_bits = all(torch.equal(a, b) for a, b in zip(found, default, strict=True))
         twin.zero_grad()
         row.peak_bytes = measure_peak(run).peak_bytes
-        runs[len(rows)] = run
-        rows.append(row)
-        told(row)
-
-    for share in settings:
-        add(Row(name, "torch", share), Share(share))
-    peaks = sorted({row.peak_bytes for row in rows}, reverse=True)
-    base = resident(model, batch)
-    for peak in (*peaks, int(BELOW * peaks[-1])):
-        budget = int(peak * ROOM) if peak in peaks else peak
-        backend = lowtide.backend(base + budget, time_limit=time_limit)
-        row = Row(name, "lowtide", peak, budget_bytes=budget)
-        add(row, backend)
-        if backend.planned and row.peak_bytes:
+        if isinstance(backend, Share):
+            row.program = backend.watch.digest()
+        elif backend.planned:
             planned = backend.planned[-1]
+            row.program, row.share = planned.program, planned.share
             row.predicted_bytes = planned.plan.peak_bytes - base
             row.followed_bytes = (planned.peak_bytes or base) - base
             row.overhead = planned.plan.overhead
-    times = measure_step_time(
-        {str(place): run for place, run in runs.items()}, repeats, clock=cpu_clock()
-    )
-    for place, seconds in times.items():
-        rows[int(place)].milliseconds = statistics.median(seconds) * 1e3
-        rows[int(place)].fastest_ms = min(seconds) * 1e3
+        runs.setdefault(row.program or f"row {len(rows)}", run)
+        rows.append(row)
+        told(row)
+
+    base = resident(model, batch)
+    for share in settings:
+        add(Row(name, "torch", share), Share(share))
+    peaks = sorted({row.peak_bytes for row in rows}, reverse=True)
+    for peak in (*peaks, int(BELOW * peaks[-1])):
+        budget = int(peak * ROOM) if peak in peaks else peak
+        backend = lowtide.backend(base + budget, time_limit=time_limit)
+        add(Row(name, "lowtide", peak, budget_bytes=budget), backend)
+    times = measure_step_time(runs, repeats, clock=cpu_clock())
+    for place, row in enumerate(rows):
+        seconds = times.get(row.program or f"row {place}")
+        if seconds is not None:
+            row.milliseconds = statistics.median(seconds) * 1e3
+            row.fastest_ms = min(seconds) * 1e3
     return rows
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...frontends.torch.compile.private import let_through
 from ...solver.arguments import checked_arguments
 from ...solver.errors import InputError
-from .partitioner import Partitioner, Planned
+from .partitioner import Partitioner
 from .within import compile_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import fx
+
+    from .planned import Planned
 
 Compiler = Literal["inductor", "aot_eager"]
 
@@ -52,9 +55,10 @@ class Backend:
     ) -> Callable[..., Any]:
         """Compile one graph; called by PyTorch with what torch.compile was given."""
         if self.compiler == "aot_eager":
-            if mode or options or self.options:
-                raise InputError("compiler='aot_eager' takes neither mode nor options")
-            return self._uncompiled(gm, example_inputs)
+            with let_through():
+                if mode or options or self.options:
+                    raise InputError("compiler='aot_eager' takes neither mode nor options")
+                return self._uncompiled(gm, example_inputs)
         from torch._inductor import list_mode_options
 
         patches = {
@@ -109,14 +113,17 @@ def backend(
     Raises
     ------
     InputError
-        For a budget, method or compiler that does not exist. What a graph cannot have (a budget
-        below the smallest, symbolic sizes) is raised at its first call, within PyTorch's
-        `BackendCompilerFailed`.
+        For a budget, method or compiler that does not exist. What a graph cannot have is raised at
+        its first call: `InfeasibleError` for a budget below the smallest, `CaptureError` for
+        symbolic sizes. Both are PyTorch's `BackendCompilerFailed`, too, so that they leave
+        torch.compile as they are.
 
     Notes
     -----
     With inductor, plans are tried whose programs are followed, without running or compiling a
-    kernel; the first program within the budget is compiled (`runtime/compile/ladder.py`).
+    kernel; the first program within the budget is compiled (`runtime/compile/ladder.py`). First
+    come the splits of PyTorch's own partitioner that recompute no matrix product, convolution or
+    attention: where the budget has room for one of these, it is PyTorch's own program that runs.
 
     Guaranteed: the measured peak of what is inside a compiled graph is within the budget; and it
     never rises as the budget falls, for the same graph, settings and cache folder

@@ -4,15 +4,22 @@ What a compiler makes of a plan takes more or less than predicted, now more, now
 of its program does not fall with the budget that the plan was made for. It still has to fall with
 the budget that the user gives, though every call knows only its own.
 
-The rungs are budgets in equal steps, from the peak without recomputation down to what one op needs.
-The plan for each is one and the same whatever the user's budget is; its program is followed. Taken
-is the first from the top whose program is within the user's budget. A smaller budget takes the same
-one, or, where that is above it, one further down that is not: the peak never rises. Plans further
-down are no faster, so the predicted time never falls, as far as the solver found the fastest. And
-where a budget is refused, all smaller ones are, while the peak that the refusal names is not.
+First come splits of PyTorch's own that recompute nothing but what is fused into kernels (`own.py`),
+and the plan without recomputation: where one of them fits there is nothing to gain by recomputing
+more, and their programs are not slower than PyTorch's own, since they are PyTorch's own.
+
+The rungs are budgets in equal steps, from the peak without recomputation down to what one op needs,
+and the peaks of plans that save what PyTorch's other splits save. The plan for each is one and the
+same whatever the user's budget is, no slower than those plans of PyTorch's values that fit; its
+program is followed. Taken is the first from the top whose program is within the user's budget. A
+smaller budget takes the same one, or, where that is above it, one further down that is not: the
+peak never rises. Plans further down are no faster, so the predicted time never falls, as far as the
+solver found the fastest. And where a budget is refused, all smaller ones are, while the peak that
+the refusal names is not.
 
 A program far below its rung is passed over, for every budget. So rungs far above the user's budget
-need no look: their programs are above it or passed over.
+need no look: their programs are above it or passed over. Of what comes first, that which saves more
+than the budget needs none.
 
 Where the program that is found leaves much of the budget, plans for a few budgets between its rung
 and the next one are followed as well, and the fitting one with the largest peak is taken. That is
@@ -24,10 +31,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from .own import plan_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ...solver.plan import Plan
+    from .own import Choice
 
 RUNGS = 40
 BETWEEN = 3  # budgets between two rungs
@@ -36,21 +46,28 @@ LEAST_PERCENT = 92  # of a rung: programs below are passed over; measured ones a
 
 
 class Candidate(NamedTuple):
-    """A plan, and the peak of the program that the compiler makes of it, in bytes."""
+    """How to split, and the peak of the program that the compiler makes of it, in bytes."""
 
-    plan: Plan
+    choice: Choice
     peak_bytes: int
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of the split."""
+        return plan_of(self.choice)
 
-def rungs(top_bytes: int, floor_bytes: int) -> list[int]:
-    """Budgets below the peak without recomputation, the largest first."""
+
+def rungs(top_bytes: int, floor_bytes: int, known: Iterable[int] = ()) -> list[int]:
+    """Budgets below the peak without recomputation, the largest first; `known` peaks among them."""
     span = max(0, top_bytes - floor_bytes)
-    found = dict.fromkeys(top_bytes - span * step // RUNGS for step in range(1, RUNGS + 1))
-    return [budget for budget in found if budget < top_bytes]
+    found = {top_bytes - span * step // RUNGS for step in range(1, RUNGS + 1)} if span else set()
+    found.update(peak for peak in known if peak >= floor_bytes)
+    return sorted((budget for budget in found if budget < top_bytes), reverse=True)
 
 
 def climb_down(
-    everything: Candidate,
+    first: Iterable[Candidate],
+    top: Plan,
     rungs: Sequence[int],
     budget_bytes: int,
     probe: Callable[[int, Plan], Candidate | None],
@@ -59,8 +76,10 @@ def climb_down(
 
     Parameters
     ----------
-    everything
-        The plan without recomputation: the top of the ladder.
+    first
+        What comes before the rungs; those that cannot fit may be left out.
+    top
+        The plan without recomputation.
     rungs
         Budgets of plans, from large to small.
     budget_bytes
@@ -69,15 +88,20 @@ def climb_down(
         Makes the candidate of a rung, which begins with the plan of the last one; None ends the
         ladder. It may be of a budget above the rung if there is none for less.
     """
-    seen = [everything]
-    if everything.peak_bytes <= budget_bytes:
-        return seen
+    seen = []
+    for one in first:
+        seen.append(one)
+        if one.peak_bytes <= budget_bytes:
+            return seen
+    before, above = len(seen), top
     for place, rung in enumerate(rungs):
         if LEAST_PERCENT * rung > 100 * budget_bytes:
             continue
-        found = probe(rung, seen[-1].plan)
+        start = above
+        found = probe(rung, start)
         if found is None:
             break
+        above = found.plan
         if 100 * found.peak_bytes < LEAST_PERCENT * rung:
             continue
         seen.append(found)
@@ -85,16 +109,16 @@ def climb_down(
             break
         if found.peak_bytes <= budget_bytes:
             if 100 * found.peak_bytes < NEAR_PERCENT * budget_bytes:
-                above = rungs[place - 1] if place else everything.plan.budget_bytes
-                seen += _between(above, rung, budget_bytes, seen, probe)
+                higher = rungs[place - 1] if place else top.budget_bytes
+                seen += _between(higher, found, start, budget_bytes, probe)
             break
-    if len(seen) == 1 and rungs:  # all are above the budget: what is the smallest peak?
-        seen += _smallest(everything, rungs, probe)
+    if len(seen) == before and rungs:  # all are above the budget: what is the smallest peak?
+        seen += _smallest(top, rungs, probe)
     return seen
 
 
 def _smallest(
-    everything: Candidate,
+    top: Plan,
     rungs: Sequence[int],
     probe: Callable[[int, Plan], Candidate | None],
 ) -> list[Candidate]:
@@ -103,7 +127,7 @@ def _smallest(
     low, high = 0, len(rungs)  # rungs from `high` on give nothing
     place = len(rungs) - 1
     while low < high:
-        one = probe(rungs[place], everything.plan)
+        one = probe(rungs[place], top)
         if one is None:
             high = place
         else:
@@ -116,23 +140,24 @@ def _smallest(
 
 
 def _between(
-    above: int,
-    rung: int,
+    higher: int,
+    lower: Candidate,
+    start: Plan,
     budget_bytes: int,
-    seen: Sequence[Candidate],
     probe: Callable[[int, Plan], Candidate | None],
 ) -> list[Candidate]:
     """Candidates between two rungs, the one to take last; none if that is the lower rung's."""
-    best, start = seen[-1], seen[-2].plan
+    best, rung = lower, lower.plan.budget_bytes
     found = []
     for part in range(1, BETWEEN + 1):
-        target = above - (above - rung) * part // (BETWEEN + 1)
-        if not rung < target < min(above, start.budget_bytes):
+        target = higher - (higher - rung) * part // (BETWEEN + 1)
+        if not rung < target < min(higher, start.budget_bytes):
             continue
         one = probe(target, start)
         if one is None or one.plan.budget_bytes > target:
             continue
         found.append(one)
+        start = one.plan
         if best.peak_bytes < one.peak_bytes <= budget_bytes:
             best = one
     return [*(one for one in found if one is not best), best] if best in found else []

@@ -8,7 +8,7 @@ import hashlib
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._inductor import config as inductor_config
@@ -20,6 +20,7 @@ from ...frontends.torch.compile.private import (
     check_partitioners,
     default_partition,
     merge_equal_nodes,
+    own_partition,
 )
 from ...solver.arguments import checked_arguments
 from ...solver.errors import InputError
@@ -29,10 +30,12 @@ from ...solver.solve import METHODS, solve
 from ...solver.units import format_bytes, format_percent, parse_budget
 from ..shapes import solving
 from .emit import modules
+from .own import Own, Task, plan_of
+from .planned import Planned
 from .within import compiling_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from torch import fx
@@ -43,31 +46,6 @@ if TYPE_CHECKING:
     from .planners import Planner
 
 _log = logging.getLogger(__name__)
-
-
-class Planned(NamedTuple):
-    """A joint graph that was compiled.
-
-    Attributes
-    ----------
-    graph, plan
-        What was solved, and the plan.
-    budget_bytes
-        What was asked for; the plan's own budget is smaller by what is reserved.
-    resident_bytes
-        The part of the graph's resident bytes that is there without the compiler.
-    tangents
-        How many inputs of the backward come from its caller.
-    peak_bytes
-        Peak of what the compiler made of it, resident bytes included; None where not known.
-    """
-
-    graph: Graph
-    plan: Plan
-    budget_bytes: int
-    resident_bytes: int
-    tangents: int
-    peak_bytes: int | None = None
 
 
 class Partitioner(CustomPartitionerFn):
@@ -122,6 +100,7 @@ class Partitioner(CustomPartitionerFn):
         self.compiled = True  # by inductor, not run operator by operator
         self.planned: list[Planned] = []
         self._planner: Planner | None = None
+        self._survey: Callable[[Task], None] | None = None
         self._active = contextlib.ExitStack()
 
     def __call__(
@@ -149,9 +128,14 @@ class Partitioner(CustomPartitionerFn):
             kwargs.pop("compiler", None)
             return default_partition(gm, joint_inputs, **kwargs)
         budget = budget_of(joint.graph, self.memory_budget)
-        plan = (self._planner or self._solved)(joint.graph, budget)
         resident = joint.graph.resident_bytes - copies
-        self.planned.append(Planned(joint.graph, plan, budget, resident, len(joint.ends.tangents)))
+        if self._survey is not None:
+            self._survey(Task(gm, joint_inputs, kwargs, joint, budget, resident))
+        choice = (self._planner or self._solved)(joint.graph, budget)
+        plan, share = plan_of(choice), choice.share if isinstance(choice, Own) else None
+        self.planned.append(
+            Planned(joint.graph, plan, budget, resident, len(joint.ends.tangents), share=share)
+        )
         _log.info(
             "%s: %d ops, peak %s predicted of %s, %s more time",
             joint.graph.name,
@@ -160,6 +144,8 @@ class Partitioner(CustomPartitionerFn):
             format_bytes(plan.budget_bytes),
             format_percent(plan.overhead),
         )
+        if share is not None:
+            return own_partition(gm, joint_inputs, share, **kwargs)
         return modules(gm, joint, plan.schedule)
 
     def _solved(self, graph: Graph, budget_bytes: int) -> Plan:
@@ -173,13 +159,19 @@ class Partitioner(CustomPartitionerFn):
         )
 
     @contextlib.contextmanager
-    def planning(self, planner: Planner | None) -> Iterator[None]:
-        """Meanwhile, plans come from a planner; None: from the solver, for the budget itself."""
-        before, self._planner = self._planner, planner
+    def planning(
+        self, planner: Planner | None, survey: Callable[[Task], None] | None = None
+    ) -> Iterator[None]:
+        """Meanwhile, plans come from a planner; None: from the solver, for the budget itself.
+
+        Before it is asked, `survey` sees each joint graph; it may raise to end the compilation.
+        """
+        before = self._planner, self._survey
+        self._planner, self._survey = planner, survey
         try:
             yield
         finally:
-            self._planner = before
+            self._planner, self._survey = before
 
     @property
     def settings(self) -> Solving:
@@ -205,7 +197,9 @@ class Partitioner(CustomPartitionerFn):
 
     def __getstate__(self) -> dict[str, Any]:
         """The settings, for inductor's cache keys: not the plans, nor if it is in force."""
-        empty: dict[str, Any] = {"planned": [], "_planner": None, "_active": contextlib.ExitStack()}
+        empty: dict[str, Any] = {
+            "planned": [], "_planner": None, "_survey": None, "_active": contextlib.ExitStack(),
+        }  # fmt: skip
         return {**self.__dict__, **empty}
 
     def __enter__(self) -> Partitioner:

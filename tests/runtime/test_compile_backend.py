@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import traceback
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +17,10 @@ from torch import nn
 import lowtide
 from experiments.pytorch.models import Cnn, Transformer
 from lowtide.runtime.meter import measure_peak
-from lowtide.solver.errors import CaptureError, InputError
+from lowtide.solver.errors import CaptureError, InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from lowtide.runtime.compile.backend import Backend
 
@@ -126,20 +127,29 @@ def test_each_graph_of_a_broken_model_has_its_plan() -> None:
 
 
 def test_a_budget_out_of_reach_names_the_smallest() -> None:
-    """The error of torch.compile holds the solver's message."""
+    """The error is the solver's own, in one line; who catches PyTorch's wrapper catches it, too."""
     model, batch = chain(depth=2), torch.randn(64, 16)
     compiled = torch.compile(model, backend=eager_backend(10_000))
-    with pytest.raises(Exception, match=r"InfeasibleError.*\n*.*smallest budget found is"):
+    with pytest.raises(InfeasibleError, match="smallest budget found is") as caught:
         compiled(batch)
+    shown = traceback.format_exception_only(caught.value)
+    assert len(shown) == 1
+    assert shown[0].startswith("lowtide.solver.errors.InfeasibleError: ")
+    assert shown[0].count("\n") == 1
+    assert caught.value.smallest_bytes is not None
+    assert isinstance(caught.value, torch._dynamo.exc.BackendCompilerFailed)
+    assert type(caught.value.inner_exception) is InfeasibleError
+    frames = [Path(frame.filename).name for frame in traceback.extract_tb(caught.tb)]
+    assert frames[-1] == "private.py"
+    assert "convert_frame.py" not in frames
 
 
 def test_symbolic_sizes_are_refused_by_name() -> None:
     """Dynamic shapes are refused, with what to do instead."""
     model, batch = chain(depth=2), torch.randn(64, 16)
     compiled = torch.compile(model, backend=eager_backend("60%"), dynamic=True)
-    with pytest.raises(Exception, match="compile with dynamic=False") as caught:
+    with pytest.raises(CaptureError, match="compile with dynamic=False"):
         compiled(batch)
-    assert type(getattr(caught.value, "inner_exception", None)) is CaptureError
 
 
 def test_wrong_arguments_are_refused_at_once() -> None:

@@ -37,6 +37,7 @@ class Ladder:
         self.smallest = self.last - 20 if seed % 2 else None  # what a refusal names
         self._factors = draw.uniform(0.9, 1.25, TOP)
         self.everything = Candidate(self._plan(TOP), int(TOP * draw.uniform(0.95, 1.1)))
+        self.first: list[Candidate] = []  # splits of others
         self.probed: list[int] = []
 
     def _plan(self, budget: int) -> Plan:
@@ -55,7 +56,8 @@ class Ladder:
 
     def look(self, budget: int) -> list[Candidate]:
         """What a budget looks at."""
-        return climb_down(self.everything, self.rungs, budget, self.probe)
+        first = [*self.first, self.everything]
+        return climb_down(first, self.everything.plan, self.rungs, budget, self.probe)
 
 
 def test_rungs_are_even_and_below_the_top() -> None:
@@ -88,6 +90,28 @@ def test_peaks_fall_with_the_budget(seed: int) -> None:
             assert now <= before
         before = now
     assert before is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_peaks_fall_with_what_comes_before_the_rungs(seed: int) -> None:
+    """Splits of others, of any peaks, are taken where they fit; a smaller budget has less still."""
+    draw = np.random.default_rng(seed)
+    ladder = Ladder(seed)
+    peaks = draw.integers(FLOOR, TOP, 3).tolist()
+    ladder.first = [Candidate(ladder.everything.plan, peak) for peak in peaks]
+    before = 2 * TOP
+    for budget in range(2 * TOP, min(*peaks, ladder.last) + 1200, -13):
+        now = ladder.look(budget)[-1].peak_bytes
+        assert now <= min(before, budget)
+        before = now
+        fitting = [peak for peak in peaks if peak <= budget]
+        assert not fitting or now == fitting[0]
+
+
+def test_known_peaks_are_rungs() -> None:
+    """Peaks of plans that are known stand among the even steps, inside of the ladder only."""
+    found = rungs(TOP, FLOOR, [TOP + 1, TOP, 7777, FLOOR - 1])
+    assert sorted({*rungs(TOP, FLOOR), 7777}, reverse=True) == found
 
 
 @pytest.mark.parametrize("seed", range(20))

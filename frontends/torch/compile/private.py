@@ -6,6 +6,9 @@ modules. How inputs and outputs of these are told apart is AOTAutograd's convent
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import inspect
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,13 +17,15 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ....solver.errors import CaptureError
+from ....solver.errors import CaptureError, LowtideError
 from ..export import check_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 try:
+    from torch._dynamo.exc import BackendCompilerFailed as _BackendFailed
+    from torch._functorch import config as _config
     from torch._functorch import partitioners as _partitioners
     from torch._functorch._aot_autograd import descriptors as _descriptors
     from torch._functorch._aot_autograd import utils as _utils
@@ -36,6 +41,7 @@ try:
         _descriptors, "SavedForBackwardsNoVcCheckAOTOutput", _saved_desc
     )
     _default_partition: Any = _partitioners.default_partition
+    _own_partition: Any = _partitioners.min_cut_rematerialization_partition
     _missing = ""
 except (ImportError, AttributeError) as error:  # pragma: no cover - other versions of PyTorch
     _missing = str(error)
@@ -139,6 +145,61 @@ def default_partition(
     """PyTorch's own split without recomputation, for graphs that have no backward to plan."""
     forward, backward = _default_partition(module, inputs, **kwargs)
     return forward, backward
+
+
+def own_partition(
+    module: fx.GraphModule, inputs: Sequence[Any], share: float, **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """PyTorch's split under its own `activation_memory_budget`; the joint graph stays as it is."""
+    twin = fx.GraphModule(module, copy.deepcopy(module.graph))
+    with _config.patch(activation_memory_budget=share):
+        forward, backward = _own_partition(twin, inputs, **kwargs)
+    return forward, backward
+
+
+def copy_of(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of dynamo's to compile: inductor changes what it gets.
+
+    What dynamo notes beside the graph goes with it: which inputs are parameters, whose memory does
+    not move. PyTorch's partitioner saves those instead of views of them.
+    """
+    twin = copy.copy(module)
+    twin.graph = copy.deepcopy(module.graph)
+    for name in ("_param_name_to_source", "_source_to_user_stacks"):
+        if hasattr(module, name):
+            setattr(twin, name, getattr(module, name))
+    for old, new in zip(module.graph.nodes, twin.graph.nodes, strict=True):
+        if hasattr(old, "_dynamo_source"):
+            new._dynamo_source = old._dynamo_source
+    return twin
+
+
+@contextlib.contextmanager
+def let_through() -> Iterator[None]:
+    """Meanwhile, an error of ours leaves dynamo as it is, with its own text and attributes.
+
+    Dynamo wraps what a backend raises, under the whole of its traceback, but for its own wrapper
+    (PyTorch 2.11 to 2.14: `except ShortenTraceback: raise`). So the error becomes both: who expects
+    `InfeasibleError` catches it, and who expects `BackendCompilerFailed` does, too.
+    """
+    try:
+        yield
+    except _BackendFailed:
+        raise
+    except LowtideError as raised:
+        error, kind = raised, type(raised)
+        # Without the advice that dynamo adds for errors of compilers.
+        own = {"__module__": kind.__module__, "__str__": lambda self: str(error)}
+        both = type(kind.__name__, (kind, _BackendFailed), own)
+        shown: Any = both.__new__(both, *error.args)
+        shown.__dict__.update(
+            error.__dict__,
+            backend_name="lowtide",
+            inner_exception=error,
+            first_useful_frame=inspect.currentframe(),  # dynamo drops the frames before it
+            _torch_dynamo_tracer_output=None,
+        )
+        raise shown from None
 
 
 def prefers_channels_last(module: fx.GraphModule) -> bool:
