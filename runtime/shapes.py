@@ -162,7 +162,7 @@ class Shapes:
         if not _trains(model, loss_fn, args, kwargs):
             return None
         if policy == "refuse":
-            raise self._refusal(first, args, kwargs)
+            raise self._refusal(found)
         if policy == "plain":
             self._tell(
                 f"new call: {_words(found)}. It runs without a plan (on_new_shape='plain'), and "
@@ -249,14 +249,13 @@ class Shapes:
                 raise ReplayError(str(difference))
         return found
 
-    def _refusal(
-        self, first: Planned, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ReplayError:
-        step = first.captured
-        error = explain(first.wiring.guards, step.model, step.loss_fn, args, kwargs)
-        if not self.others:
-            return error
-        return ReplayError(f"{error} (no plan of the {len(self.others)} others is for it, either)")
+    def _refusal(self, found: list[Difference]) -> ReplayError:
+        """What differs from the first call, and how such a call would be taken."""
+        count = len(self.others)
+        either = f", nor is any of {count + 1} plans for it" if count else ""
+        return ReplayError(
+            f"{_words(found[:1])}{either}, and on_new_shape='refuse' allows no other: {_AHEAD}"
+        )
 
     def _refuse_numbers(
         self, first: Planned, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..solver.warn import warn_user
 from .probes import Look, Seeds
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Sums:
         """
         text, self.alarm = self.alarm, ""
         if text:
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warn_user(text)
         for number in [number for number in self._inexact if seeds.found(number)]:
             _log.warning(
                 "%s is used more than once by the model, and had got a gradient from elsewhere "

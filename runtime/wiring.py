@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +13,7 @@ from ..frontends.torch.gradients import own_copy
 from ..frontends.torch.switches import Running
 from ..solver.simulate import peak_on_existing, simulate
 from ..solver.units import format_bytes
+from ..solver.warn import warn_user
 from .algorithms import warn_of_benchmarks
 from .ambient import device_kinds
 from .arena import plan_arena
@@ -225,7 +225,7 @@ class Wiring:
             run.passed_on = frozenset(history)
             if run.passed_on and self.gaps_alarm:
                 text, self.gaps_alarm = self.gaps_alarm, ""
-                warnings.warn(text, UserWarning, stacklevel=2)
+                warn_user(text)
         return run
 
     def limit(self, budget_bytes: int) -> None:
@@ -264,7 +264,7 @@ class Wiring:
         """Say once that the budget is exceeded."""
         text, self.alarm = self.alarm, ""
         if text:
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warn_user(text)
 
     def _tangents(self) -> list[Tangent]:
         """Which gradient of which output becomes which tangent.

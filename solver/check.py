@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from .errors import CheckError
+from .errors import CheckError, OtherGraphError
 from .units import whole_number
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def check(graph: Graph, plan: Plan) -> None:
 def check_schedule(graph: Graph, plan: Plan) -> None:
     """Raise unless the plan is for `graph` and its steps can run; says nothing of peak and time."""
     if plan.graph_hash != graph.structure_hash:
-        raise CheckError(
+        raise OtherGraphError(
             f"the plan was made for another graph ({plan.graph_name}, {plan.graph_hash[:12]}) than "
             f"{graph.name} ({graph.structure_hash[:12]}): capture and solve again"
         )

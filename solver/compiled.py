@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -20,6 +21,12 @@ _log = logging.getLogger(__name__)
 PATIENCE = 3.0  # seconds; reading all of it from the cache takes one
 
 
+@functools.cache
+def _log_once(text: str) -> None:
+    """What is compiled comes in parts, which are one to whoever waits."""
+    _log.warning("%s", text)
+
+
 def compile_parts(
     tell: Callable[[str], None] | None = None,
     *,
@@ -36,7 +43,7 @@ def compile_parts(
     searches, sequences, blocks
         Beside the heuristics: local searches, the search over sequences, blocks.
     """
-    timer = threading.Timer(PATIENCE, _log.warning if tell is None else tell, (NOTE,))
+    timer = threading.Timer(PATIENCE, _log_once if tell is None else tell, (NOTE,))
     timer.daemon = True
     timer.start()
     try:

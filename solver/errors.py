@@ -31,6 +31,12 @@ class CheckError(LowtideError):
     exit_code = 1
 
 
+class OtherGraphError(CheckError):
+    """A plan that was made for another graph: the two were never meant for each other."""
+
+    exit_code = 2
+
+
 class InfeasibleError(LowtideError):
     """No schedule was found, or none exists, under the budget.
 

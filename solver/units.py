@@ -15,6 +15,7 @@ _FACTORS = {
 MOST_BUDGETS = 1000  # in one range
 MOST_BYTES = 2.0**62  # more than any memory
 MOST_DIGITS = 18  # of a whole number: what fits 63 bits
+_FEW, _LARGE = 2**10, 2**20  # so few bytes for so large a step are meant otherwise
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*|%)\s*$")
 
 
@@ -34,7 +35,8 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
     Raises
     ------
     InputError
-        If the text is not a positive amount of bytes or a percentage.
+        If the text is not a positive amount of bytes or a percentage, or so few bytes without a
+        unit that another one must be meant.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         value, unit = float(text), ""
@@ -51,6 +53,11 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
         raise InputError(f"budget {text!r} is less than a byte: write {100 * value:g}% for a share")
     if not value > 0 or value == float("inf"):
         raise InputError(f"budget {text!r} must be more than zero and finite")
+    if not unit and value <= _FEW and peak_bytes >= _LARGE:
+        raise InputError(
+            f"budget {text!r} is {value:g} B, and the step takes {peak_bytes} B: did you mean "
+            f"{value:g}% or {value:g}MB?"
+        )
     if unit == "%":
         return resident_bytes + _whole(text, (peak_bytes - resident_bytes) * value / 100.0)
     if unit not in _FACTORS:

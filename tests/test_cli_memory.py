@@ -44,11 +44,11 @@ def test_shows_and_writes_addresses(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_refuses_a_plan_of_another_graph(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1 and one line."""
+    """Bad input, in one line."""
     graph, other = linear_chain(6), linear_chain(5)
     files = [str(tmp_path / name) for name in ("step.graph.json", "step.plan.json")]
     write_graph(graph, files[0])
     write_plan(plan_of(other, Schedule.keep_everything(other)), files[1])
-    assert main(["memory", *files]) == 1
+    assert main(["memory", *files]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "another graph" in line

@@ -184,7 +184,7 @@ def test_replay_refuses_a_plan_of_another_step(
 ) -> None:
     """The hash of the captured step must be the plan's."""
     arguments = ["replay", f"{folder}/steps.py:other", str(folder / "step.plan.json"), "-q"]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()

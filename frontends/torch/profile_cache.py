@@ -8,6 +8,7 @@ half a file, and of several writers none loses entries (except where the system 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -171,7 +172,7 @@ class ProfileCache:
         if document is None:
             return {}
         if document.version != VERSION or document.machine != self.machine:
-            _log.warning("profile cache %s is of another version: ignored", self.path)
+            _log_once(f"profile cache {self.path} is of another version: ignored")
             return {}
         entries: dict[str, Measurement] = document.entries
         return entries
@@ -195,5 +196,11 @@ def read_json(path: Path, kind: type[Any]) -> Any:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        _log.warning("cache file %s cannot be read (%s): ignored", path, error)
+        _log_once(f"cache file {path} cannot be read ({error}): ignored")
         return None
+
+
+@functools.cache
+def _log_once(text: str) -> None:
+    """A file is read again before it is written."""
+    _log.warning("%s", text)

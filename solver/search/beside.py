@@ -9,9 +9,9 @@ without, it goes on from the best schedule that there is, whoever found it.
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import TYPE_CHECKING
 
+from ..warn import warn_user
 from .sequence import SequenceSearch
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Beside:
             self._thread.join()
         self._incumbent.offer(self._mine.best, ORIGIN)
         if self._error is not None:
-            warnings.warn(f"the sequence search ended early: {self._error!r}", stacklevel=2)
+            warn_user(f"the sequence search ended early: {self._error!r}")
 
     def give_way(self, cycles: int) -> bool:
         """End for another use of the thread, unless cycles or moves were promised."""

@@ -179,8 +179,10 @@ def test_exceeding_the_budget_on_existing_gradients_is_said_once() -> None:
         for _ in range(2):
             model.zero_grad()
             tight(x).backward()
-    with pytest.warns(UserWarning, match=f"needs .*{tight.existing_peak_bytes} B.*accumulate=True"):
+    words = f"needs .*{tight.existing_peak_bytes} B.*accumulate=True"
+    with pytest.warns(UserWarning, match=words) as told:
         tight(x).backward()
+    assert told[0].filename == __file__
     budget = tight.existing_peak_bytes
     roomy = replay(captured, plan_of(captured.graph, schedule, budget_bytes=budget))
     with warnings.catch_warnings():

@@ -112,8 +112,9 @@ def test_gaps_count() -> None:
         module(x).sum().backward()
         module.zero_grad()
         replay(captured, plan_of(graph, schedule, budget_bytes=need))(x * 1).sum().backward()
-    with pytest.warns(UserWarning, match="more than its budget"):
+    with pytest.warns(UserWarning, match="more than its budget") as told:
         module(x * 1)
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         module(x * 1)

@@ -305,8 +305,9 @@ def test_warns_if_the_budget_does_not_allow_for_it() -> None:
         step(module, False)
         roomy = replay(captured, plan_of(graph, schedule, budget_bytes=need))
         step(roomy, True)
-    with pytest.warns(UserWarning, match="more than its budget"):
+    with pytest.warns(UserWarning, match="more than its budget") as told:
         step(module, True)
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(step(module, True), step(captured.model, True))

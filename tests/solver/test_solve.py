@@ -359,8 +359,9 @@ def test_a_failing_companion_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> N
 
     graph = random_graph(3, 16, training=True)
     monkeypatch.setattr("lowtide.solver.search.beside.SequenceSearch", Broken)
-    with pytest.warns(UserWarning, match="broken on purpose"):
+    with pytest.warns(UserWarning, match="broken on purpose") as told:
         plan = solve(graph, int(no_recompute_peak(graph) * 0.8), threads=2)
+    assert told[0].filename == __file__
     check(graph, plan)
 
 
