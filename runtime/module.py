@@ -14,17 +14,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ..frontends.torch.capture import split_batch
 from ..solver.errors import InputError, ReplayError
-from .autograd import attach, refuse, run_whole
+from .autograd import run_whole
 from .differences import explain
 from .disguise import class_for
 from .face import Face
 from .fsdp import is_sharded, refuse_sharded, run_forward
 from .pickling import register
 from .quiet import quiet
+from .results import give_history, returned
 from .shared_casts import CastContext, current
 from .transforms import in_transform, refuse_duals, transform_error
 from .wiring import Planned, Wiring
@@ -137,7 +137,7 @@ class ReplayModule(Face):
         refuse_duals(inputs, wiring.input_names)
         if wiring.whole:
             made = run_whole(wiring, inputs)
-            return made[0] if wiring.is_plain else self._returned(wiring, inputs, list(made))
+            return made[0] if wiring.is_plain else returned(wiring, inputs, list(made))
         code = wiring.code
         casts = None
         if wiring.cast:
@@ -150,23 +150,8 @@ class ReplayModule(Face):
             outputs, saved = run_forward(code, inputs, wiring.units, self._wrapped)
         values = list(outputs)
         if wiring.leaves and wiring.differentiable:
-            self._attach(wiring, inputs, values, saved, casts)
-        return self._returned(wiring, inputs, values)
-
-    def _returned(
-        self, wiring: Wiring, inputs: list[torch.Tensor], values: list[torch.Tensor]
-    ) -> Any:
-        """What a call returns, from the values that the code made."""
-        code = wiring.code
-        leaves = list(wiring.plain_leaves)
-        aliases = code.alias_outputs(inputs) if code.alias_outputs is not None else ()
-        for leaf, (kind, place) in enumerate(code.leaves):
-            if kind == "value":
-                leaves[leaf] = values[place]
-            elif kind == "alias":
-                leaves[leaf] = aliases[place]
-        spec = wiring.program.out_spec
-        return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(leaves, spec)
+            give_history(wiring, inputs, values, saved, casts)
+        return returned(wiring, inputs, values)
 
     def _second_look(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -262,28 +247,6 @@ class ReplayModule(Face):
             )
         again = self._wiring.guards.normalise(self._wrapped, args, kwargs)
         return again if again is not None else (args, kwargs)
-
-    def _attach(
-        self,
-        wiring: Wiring,
-        inputs: list[torch.Tensor],
-        values: list[torch.Tensor],
-        saved: list[torch.Tensor],
-        casts: CastContext | None,
-    ) -> None:
-        """Give outputs their autograd history, in place in `values`."""
-        leaves = [[inputs[i] for i in stage] for stage in wiring.leaves]
-        run = wiring.run(inputs, values, saved, leaves[0])
-        run.casts, run.units = casts, wiring.units
-        summed = wiring.summed_of(inputs)
-        made = attach(run, [values[i] for i in wiring.differentiable], leaves, summed)
-        for place, tensor in zip(wiring.differentiable, made, strict=True):
-            values[place] = tensor
-        if wiring.refused:
-            behind = [inputs[i] for i in wiring.refused_reach]
-            blocked = refuse([values[i] for i in wiring.refused], behind)
-            for place, tensor in zip(wiring.refused, blocked, strict=True):
-                values[place] = tensor
 
     # The module -----------------------------------------------------------------------------------
 

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..frontends.torch.deliveries import is_accumulating
-from ..frontends.torch.gradients import own_copy
 from ..frontends.torch.switches import Running
-from ..solver.simulate import peak_on_existing, simulate
-from ..solver.units import format_bytes
 from ..solver.warn import warn_user
 from .algorithms import warn_of_benchmarks
 from .ambient import device_kinds
@@ -22,7 +18,15 @@ from .codegen import generate
 from .fsdp import Units
 from .guards import Guards
 from .hold import held_back
-from .passed_on import copied_inputs, more_bytes
+from .passed_on import copied_inputs
+from .peaks import (
+    begun_peak,
+    begun_words,
+    existing_peak,
+    existing_words,
+    gaps_peak,
+    gaps_words,
+)  # fmt: skip
 from .run import Run
 from .shared_casts import cast_parameters
 from .sums import Sums, sums_of
@@ -154,42 +158,12 @@ class Wiring:
         self._watched_names += [f"output {place}" for place in self.code.watched_outputs]
         self._whereabouts = Whereabouts(sum(place not in given for place in watched))
         self.plain_leaves = [spec.literal for spec in specs]
-        self.existing_peak_bytes = self._existing_peak(schedule)
-        self.begun_peak_bytes = self._begun_peak(schedule)
-        self.gaps_peak_bytes = self._gaps_peak(schedule)
+        graph = program.graph if arena is None else arena.graph
+        self.existing_peak_bytes = existing_peak(program, self.code, graph, schedule)
+        self.begun_peak_bytes = begun_peak(self.code, graph, schedule)
+        self.gaps_peak_bytes = gaps_peak(program, graph, schedule)
         self.gaps_alarm = ""
         self.alarm = ""
-
-    def _existing_peak(self, schedule: Schedule) -> int:
-        """Predicted peak of a step that adds to gradients of an earlier backward."""
-        program = self.program
-        graph = program.graph if self.arena is None else self.arena.graph
-        if is_accumulating(graph):
-            return simulate(graph, schedule).peak_bytes
-        leaving = []
-        for end, stage in zip(self.code.stage_ends, self.code.stages, strict=True):
-            for spec in (program.gradients[g] for g in stage):
-                if spec.value is not None and program.inputs[spec.input].kind == "param":
-                    leaving.append((end, program.value_tensor[spec.value]))
-        return peak_on_existing(graph, schedule, leaving)
-
-    def _begun_peak(self, schedule: Schedule) -> int:
-        """Predicted peak at the beginnings of sums if something came before; 0 without such."""
-        if not self.code.extra:
-            return 0
-        graph = self.program.graph if self.arena is None else self.arena.graph
-        during = simulate(graph, schedule).during_bytes
-        return max(during[place] + size for place, size in self.code.extra)
-
-    def _gaps_peak(self, schedule: Schedule) -> int:
-        """Largest peak with gradients that are passed on with gaps in them; 0 without such."""
-        more = more_bytes(self.program)
-        if not more:
-            return 0
-        graph = self.program.graph if self.arena is None else self.arena.graph
-        copies = {own_copy(self.program, g) for _, g in self.copied}
-        first = next(i for i, op in enumerate(schedule.computes()) if op in copies)
-        return max(simulate(graph, schedule).during_bytes[first:]) + more
 
     def run(
         self,
@@ -233,32 +207,12 @@ class Wiring:
 
         Or one whose sums begin with gradients from elsewhere.
         """
-        need = self.begun_peak_bytes
-        if self.sums is not None and need > budget_bytes:
-            self.sums.alarm = (
-                f"gradients from a loss outside of the module, or from a later call, came before "
-                f"this backward: to begin its sums with them, as plain PyTorch does, it needs "
-                f"{format_bytes(need)} ({need} B), more than its budget of "
-                f"{format_bytes(budget_bytes)} ({budget_bytes} B). Give the whole loss as loss_fn, "
-                "or a larger budget"
-            )
-        need = self.gaps_peak_bytes
-        if need > budget_bytes:
-            self.gaps_alarm = (
-                f"an input of the module is the result of something outside, and gets its gradient "
-                f"with gaps, as in plain PyTorch: the step then needs at most {format_bytes(need)} "
-                f"({need} B), more than its budget of {format_bytes(budget_bytes)} "
-                f"({budget_bytes} B). Detach the input, or give a larger budget"
-            )
-        need = self.existing_peak_bytes
-        if need > budget_bytes:
-            self.alarm = (
-                f"this backward adds to gradients that are there already: the step then needs "
-                f"{format_bytes(need)} ({need} B), more than its budget of "
-                f"{format_bytes(budget_bytes)} ({budget_bytes} B), for the plan is for steps that "
-                "begin without gradients. Capture or fit with accumulate=True, or call zero_grad() "
-                "before each step"
-            )
+        if self.sums is not None and self.begun_peak_bytes > budget_bytes:
+            self.sums.alarm = begun_words(self.begun_peak_bytes, budget_bytes)
+        if self.gaps_peak_bytes > budget_bytes:
+            self.gaps_alarm = gaps_words(self.gaps_peak_bytes, budget_bytes)
+        if self.existing_peak_bytes > budget_bytes:
+            self.alarm = existing_words(self.existing_peak_bytes, budget_bytes)
 
     def warn(self) -> None:
         """Say once that the budget is exceeded."""
