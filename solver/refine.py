@@ -9,24 +9,22 @@ Between rounds the realised schedule is polished by local search, which gives th
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .milp.problem import INF, Answer, Outcome
-from .milp.root import strengthen
-from .milp.running import Running, Solved
+from .milp.problem import INF, Outcome
 from .milp.staged import build
 from .milp.stages import cut_after, free_tensors, merge_at, split_at, whole
-from .milp.starts import start_values
+from .programs import Programs, Round
 from .slots import Peaks, refined, slack_cuts
 from .windows import Windows
 
 if TYPE_CHECKING:
     from .job import Job
     from .milp.events import Event
+    from .milp.running import Solved
     from .milp.staged import StagedProgram
     from .milp.stages import Stage
     from .search.anneal import Found
@@ -38,9 +36,6 @@ SLACK_ROUNDS = 3  # until a slack cut is taken out
 FEW_STAGES = 2  # with fewer, windows are not worth it yet
 WINDOWS = 2
 MORE_WINDOWS = 10
-LEAST = 4.0  # seconds for a program
-EARLY = 0.15  # of the time that is left, for an early program
-ROUGH = 0.15  # an early program is solved to this part of the gap that is left
 
 
 @dataclass
@@ -70,19 +65,6 @@ class Refinement:
     rounds: list[Round] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Round:
-    """What one round did, for studies: sizes, bounds in ns, seconds."""
-
-    stages: int
-    columns: int
-    rows: int
-    fixed: int
-    root_ns: int
-    bound_ns: int
-    seconds: float
-
-
 def refine(job: Job, state: Refinement) -> bool:
     """Close the gap as far as time allows; False if no schedule of the class meets the budget.
 
@@ -107,8 +89,7 @@ class _Refine:
         self.techniques = job.techniques
         self.state = state
         self.stalled = False
-        self.long: tuple[StagedProgram, Running] | None = None
-        self.finished: Solved | None = None  # what a long run found
+        self.programs = Programs(job, self._realised)
         self.windows = Windows(job, self._near, state.events)
         if not state.stages:
             state.stages = self._first_cut()
@@ -118,7 +99,7 @@ class _Refine:
         try:
             return self._rounds()
         finally:
-            self._end_long()
+            self.programs.end()
 
     def _rounds(self) -> bool:
         incumbent, state = self.incumbent, self.state
@@ -160,7 +141,7 @@ class _Refine:
             elif broken:
                 self.stalled = False
             elif solved is None:
-                self._wait_for_long()
+                self.programs.wait()
             elif self.stalled and solved.answer.outcome == Outcome.OPTIMAL:
                 if state.share + 1 == len(SHARES):
                     return True
@@ -173,16 +154,18 @@ class _Refine:
     def _next(self) -> Solved | None:
         """What a long run found if one ended, else a new round; None if one is at this cut."""
         state = self.state
-        if self.finished is None:
-            if self.long is not None and self._same(self.long[0]):
-                return None
-            begun = self.control.elapsed
-            known = state.events if self.techniques.lazy_rows else None
-            program = build(self.graph, self.job.budget_bytes, state.stages, self.free, known)
-            answer, cutoff = self._solve(program, begun)
-            return Solved(program, answer, cutoff)
-        solved, self.finished = self.finished, None
-        self.stalled = False
+        solved = self.programs.take()
+        if solved is not None:
+            self.stalled = False
+            return solved
+        long = self.programs.long
+        if long is not None and self._same(long[0]):
+            return None
+        begun = self.control.elapsed
+        known = state.events if self.techniques.lazy_rows else None
+        program = build(self.graph, self.job.budget_bytes, state.stages, self.free, known)
+        solved, done = self.programs.solve(program, begun, stalled=self.stalled)
+        state.rounds.append(done)
         return solved
 
     def _same(self, program: StagedProgram) -> bool:
@@ -224,111 +207,6 @@ class _Refine:
         slot = Peaks(self.graph, base).worst(stages, 0)
         return stages if slot is None else slot.cut(stages)
 
-    def _solve(self, program: StagedProgram, begun: float) -> tuple[Answer, float]:
-        """One round's linear and integer programs; raises the bound. Also returns the cutoff."""
-        incumbent, techniques = self.incumbent, self.techniques
-        cutoff = INF
-        if incumbent.best is not None:
-            aim = incumbent.best.time * (1.0 - 0.9 * self.gap)
-            cutoff = aim / program.ns_per_unit
-        limit = self._limit()
-        fixed, root_bound, interior = 0, -INF, None
-        if (
-            techniques.chain_cuts
-            or techniques.interior_rows
-            or techniques.lazy_rows
-            or techniques.fixing
-        ):
-            root = strengthen(program, control=self.control, time_limit=limit, cutoff=cutoff,
-                              techniques=techniques)  # fmt: skip
-            fixed, root_bound, interior = root.fixed, root.bound, root.interior
-            self._raise(program, root.bound)
-            if root.outcome == Outcome.INFEASIBLE or root.bound >= cutoff:
-                self._note(program, fixed, root_bound, begun)
-                self._raise(program, cutoff)
-                return Answer(Outcome.INFEASIBLE, None, INF, INF), cutoff
-        gap = self.gap / 4
-        if techniques.rough and not self.stalled and incumbent.best is not None:
-            left = (incumbent.best.time - incumbent.bound_ns) / incumbent.best.time
-            gap = max(gap, ROUGH * left)
-        start = None
-        use_cutoff = techniques.cutoff
-        if techniques.mip_start and not use_cutoff and incumbent.in_order is not None:
-            start = start_values(program, incumbent.in_order.computes, interior)
-        run = Running(
-            self.job.backend, program.problem, control=self.control, gap=gap,
-            threads=self.job.threads, seed=self.job.seed, cutoff=cutoff if use_cutoff else INF,
-            start=start,
-        )  # fmt: skip
-        deadline = self.control.elapsed + limit
-
-        def enough() -> bool:
-            self._look_at_long()
-            over = self.control.over or self.control.elapsed > deadline
-            return over or self.finished is not None or self.incumbent.gap <= self.gap
-
-        if run.wait(enough) or not self._may_go_on():
-            answer = run.finish()
-            self._raise(program, min(answer.bound, cutoff))
-        else:
-            self.long = (program, run)
-            answer = run.so_far()
-        self._note(program, fixed, root_bound, begun)
-        return answer, cutoff
-
-    def _may_go_on(self) -> bool:
-        """Whether a program that takes longer than its round may go on beside the next ones."""
-        if self.control.over or self.incumbent.gap <= self.gap or self.long is not None:
-            return False
-        return self.job.spare is not None and self.job.spare()
-
-    def _look_at_long(self) -> None:
-        """Take the answer of a long run that has ended."""
-        if self.long is not None and self.long[1].done:
-            self._end_long()
-
-    def _wait_for_long(self) -> None:
-        """Nothing else is left to do."""
-        if self.long is not None:
-            self.long[1].wait(lambda: self.control.over or self.incumbent.gap <= self.gap)
-            self._look_at_long()
-
-    def _end_long(self) -> None:
-        """End the long run, if there is one, and take its answer."""
-        if self.long is None:
-            return
-        program, run = self.long
-        self.long = None
-        answer = run.finish()
-        self._raise(program, min(answer.bound, run.cutoff))
-        self.finished = Solved(program, answer, run.cutoff)
-        self._realised(self.finished)
-
-    def _raise(self, program: StagedProgram, bound: float) -> None:
-        if math.isfinite(bound):
-            note = f"bound, {len(program.stages)} stages"
-            self.incumbent.raise_bound(program.bound_ns(bound), note)
-
-    def _note(self, program: StagedProgram, fixed: int, root_bound: float, begun: float) -> None:
-        self.state.rounds.append(
-            Round(
-                stages=len(program.stages),
-                columns=len(program.builder.cost),
-                rows=len(program.builder.row_lower),
-                fixed=fixed,
-                root_ns=program.bound_ns(root_bound) if math.isfinite(root_bound) else 0,
-                bound_ns=self.incumbent.bound_ns,
-                seconds=self.control.elapsed - begun,
-            )
-        )
-
-    def _limit(self) -> float:
-        """Seconds for one program: some of what is left, all of it where no finer cut is known."""
-        remaining = self.control.remaining
-        if self.stalled:
-            return remaining
-        return self.control.allow(max(LEAST, (EARLY if self.techniques.rough else 0.4) * remaining))
-
     def _polish(self, realised: Found | None) -> None:
         """Local search from the realised schedule, then from the best one if that is another."""
         search, incumbent = self.search, self.incumbent
@@ -357,11 +235,11 @@ class _Refine:
         """Windows: some a round, twice as many at a cut that stalls; returns cuts they need."""
         hints: tuple[Stage, ...] = ()
         most = WINDOWS * (2 if self.stalled else 1)
-        if self.long is not None:  # the bound is in good hands
+        if self.programs.long is not None:  # the bound is in good hands
             most = MORE_WINDOWS
         for _ in range(most):
-            self._look_at_long()
-            if self.incumbent.gap <= self.gap or self.control.over or self.finished is not None:
+            self.programs.look()
+            if self.incumbent.gap <= self.gap or self.control.over or self.programs.finished:
                 break
             self.windows.improve(self.state.stages, self.free)
             hints = (*hints, *self.windows.hints)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING, Literal
-
-import numpy as np
 
 from .arguments import checked_arguments
 from .assemble import Origin, assemble
@@ -20,19 +17,17 @@ from .incumbent import Incumbent, keeps_order
 from .job import Job
 from .milp.any_order import any_order_bound
 from .milp.backends import backend as backend_named
-from .milp.problem import Outcome
-from .milp.staged import build
-from .milp.stages import every_op, free_tensors
-from .milp.starts import start_values
 from .options import EVERYTHING, Techniques
 from .plan import Plan, Stop
 from .progress import Silent, teller
 from .refine import Refinement
+from .refusals import infeasible, none_in_time, smallest_in_time
 from .schedule import Schedule
 from .search.anneal import Search
 from .simulate import simulate
-from .smallest import baseline_starts, limiting_op, single_op_bound, smallest_found
-from .units import format_bytes, format_percent_up, parse_budget
+from .smallest import baseline_starts, limiting_op, single_op_bound
+from .units import doubt, format_bytes, parse_budget
+from .whole_program import whole_program
 
 if TYPE_CHECKING:
     import threading
@@ -45,8 +40,6 @@ HEURISTICS = {**BASELINES, **PUBLISHED}
 METHODS: tuple[str, ...] = ("auto", "milp", *HEURISTICS)
 MOST_THREADS = 256  # more would take longer to start than most solves
 ANY_ORDER_SECONDS = 10.0  # for a bound on plans that the usual one does not speak of
-# Of the time limit, for the smallest budget that a refusal names; and seconds.
-REFUSAL_SHARE, LEAST_REFUSAL, MOST_REFUSAL = 0.2, 1.0, 12.0
 BLOCKS_FROM = 300  # ops: composing blocks takes seconds at any size, which smaller graphs need not
 
 
@@ -186,16 +179,16 @@ def solve(
         starts = _starts(job, start)
         if floor > budget_bytes:
             reason = f"; {graph.ops[op].name} alone needs {format_bytes(floor)} ({floor} B)"
-            raise _infeasible(job, _smallest(job, floor), reason, proven=True)
+            raise infeasible(job, smallest_in_time(job, floor), reason, proven=True)
         if method == "auto":
             possible = auto(job, starts, Refinement() if refinement is None else refinement)
         else:
-            possible = _whole_program(job)
+            possible = whole_program(job)
         if incumbent.best is None:
             if possible and control.interrupt.is_set():
                 raise KeyboardInterrupt
             if not possible or not control.over:
-                found = _smallest(job, floor)
+                found = smallest_in_time(job, floor)
                 # Outside the class, ops running again in another order, there may be one.
                 proven = not possible and not in_any and found.peak > incumbent.room
                 if not proven and incumbent.offer(found, "smallest peak"):
@@ -205,8 +198,8 @@ def solve(
                 reason = " that the search can find" if possible else ""
                 if not possible and in_any:  # that says nothing of other orders
                     reason = " in the base order, and none was found in another"
-                raise _infeasible(job, found, reason, proven=proven)
-            raise _none_in_time(graph, incumbent, budget_bytes, time_limit)
+                raise infeasible(job, found, reason, proven=proven)
+            raise none_in_time(graph, incumbent, budget_bytes, time_limit)
         return plan(incumbent.best.computes, incumbent.bound_ns)
 
 
@@ -232,31 +225,6 @@ def _starts(job: Job, start: Plan | None) -> list[Found]:
     return starts
 
 
-def _whole_program(job: Job) -> bool:
-    """Checkmate's model with every op an exact stage, in one go; False: proven infeasible."""
-    graph, incumbent = job.graph, job.incumbent
-    free = free_tensors(graph, incumbent.room, 0.0)
-    try:
-        program = build(graph, job.budget_bytes, every_op(graph), free, control=incumbent.control)
-    except TimeoutError:
-        return True
-    known = incumbent.in_order
-    start = None if known is None else start_values(program, known.computes)
-    answer = job.backend.solve(
-        program.problem, control=incumbent.control, time_limit=incumbent.control.remaining,
-        gap=job.gap / 2, threads=job.threads, seed=job.seed, start=start,
-    )  # fmt: skip
-    if answer.outcome == Outcome.INFEASIBLE:
-        return incumbent.best is not None
-    if math.isfinite(answer.bound):
-        incumbent.raise_bound(program.bound_ns(answer.bound), "integer program")
-    if answer.values is not None:
-        firsts = np.arange(len(graph.ops), dtype=np.int64)
-        carried, again = program.carried(answer.values), program.again(answer.values)
-        incumbent.offer(job.search.realise_carried(firsts, carried, again), "integer program")
-    return True
-
-
 def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) -> tuple[int, ...]:
     schedule = HEURISTICS[method](graph, budget_bytes, control)
     if schedule is None and control.interrupt.is_set():
@@ -277,57 +245,9 @@ def _baseline(graph: Graph, method: str, budget_bytes: int, control: Control) ->
     if peak > budget_bytes:
         raise InfeasibleError(
             f"{method} cannot meet {format_bytes(budget_bytes)} ({budget_bytes} B): the smallest "
-            f"peak it reaches is {format_bytes(peak)} ({peak} B); try method auto",
+            f"peak it reaches is {format_bytes(peak)} ({peak} B); try method auto"
+            f"{doubt(budget_bytes, peak)}",
             smallest_bytes=peak,
             limiting_op=limiting_op(graph, schedule.computes()),
         )
     return schedule.computes()
-
-
-def _smallest(job: Job, floor: int) -> Found:
-    """The schedule with the smallest peak that search reaches; `floor`: what one op needs.
-
-    A solve at the budget that is named for it runs the same search for more than twice as long, so
-    that it gets at least as far on a machine with more to do.
-    """
-    graph, outer = job.graph, job.incumbent.control
-    seconds = min(MOST_REFUSAL, max(LEAST_REFUSAL, REFUSAL_SHARE * outer.remaining))
-    control = Control(seconds, interrupt=outer.interrupt)
-    return smallest_found(
-        graph, job.seed, control, any_order=job.any_order, target=floor - graph.resident_bytes
-    )
-
-
-def _infeasible(job: Job, found: Found, reason: str, *, proven: bool) -> InfeasibleError:
-    """Nothing fits: say so, and the smallest budget that was `found`."""
-    graph = job.graph
-    budget_bytes, smallest = job.budget_bytes, found.peak + graph.resident_bytes
-    setter = limiting_op(graph, found.computes)
-    room = _peak(graph) - graph.resident_bytes
-    share = f", or {format_percent_up(found.peak / room)} as a budget" if room > 0 else ""
-    return InfeasibleError(
-        f"no schedule fits {format_bytes(budget_bytes)} ({budget_bytes} B){reason}; the smallest "
-        f"budget found is {format_bytes(smallest)} ({smallest} B{share}), set by {setter}",
-        smallest_bytes=smallest,
-        limiting_op=setter,
-        proven=proven,
-    )
-
-
-def _none_in_time(
-    graph: Graph, incumbent: Incumbent, budget_bytes: int, time_limit: float
-) -> NoPlanError:
-    smallest: int | None = None
-    seen = ""
-    if incumbent.smallest is not None:
-        smallest = incumbent.smallest.peak + graph.resident_bytes
-        seen = f"; the smallest peak seen is {format_bytes(smallest)} ({smallest} B)"
-    return NoPlanError(
-        f"no schedule within {format_bytes(budget_bytes)} ({budget_bytes} B) found in "
-        f"{time_limit:g} s{seen}: give more time or a larger budget",
-        smallest_bytes=smallest,
-    )
-
-
-def _peak(graph: Graph) -> int:
-    return simulate(graph, Schedule.keep_everything(graph)).peak_bytes

@@ -35,8 +35,7 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
     Raises
     ------
     InputError
-        If the text is not a positive amount of bytes or a percentage, or so few bytes without a
-        unit that another one must be meant.
+        If the text is not a positive amount of bytes or a percentage.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         value, unit = float(text), ""
@@ -53,11 +52,6 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
         raise InputError(f"budget {text!r} is less than a byte: write {100 * value:g}% for a share")
     if not value > 0 or value == float("inf"):
         raise InputError(f"budget {text!r} must be more than zero and finite")
-    if not unit and value <= _FEW and peak_bytes >= _LARGE:
-        raise InputError(
-            f"budget {text!r} is {value:g} B, and the step takes {peak_bytes} B: did you mean "
-            f"{value:g}% or {value:g}MB?"
-        )
     if unit == "%":
         return resident_bytes + _whole(text, (peak_bytes - resident_bytes) * value / 100.0)
     if unit not in _FACTORS:
@@ -65,6 +59,13 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
             f"budget {text!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, kB, MB, GB or %"
         )
     return _whole(text, value * _FACTORS[unit])
+
+
+def doubt(budget_bytes: int, peak_bytes: int) -> str:
+    """What to ask about so few bytes for a step that takes `peak_bytes`; or nothing."""
+    if budget_bytes > _FEW or peak_bytes < _LARGE:
+        return ""
+    return f"; {budget_bytes} B: did you mean {budget_bytes}% or {budget_bytes}MB?"
 
 
 def whole_number(text: str) -> int | None:

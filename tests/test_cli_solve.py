@@ -148,7 +148,9 @@ def test_infeasible_budget_names_the_smallest_one(
     assert "5.00 MiB (5,242,880 B, " in line
     assert "set by op conv" in line
     assert "-" not in line.replace("--", "")  # no negative percentage below the resident bytes
-    assert "--budget 5242880" in line
+    assert line.endswith("--budget 5242880")
+    assert main([argument.replace("1MiB", "50") for argument in arguments]) == 3
+    assert "50 B: did you mean 50% or 50MB?" in capsys.readouterr().err
     assert main([*arguments, "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
     assert document["status"] == "infeasible"

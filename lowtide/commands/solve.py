@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..solver.errors import InfeasibleError, NoPlanError
+from ..solver.units import doubt
 from .options import (
     Backend,
     Gap,
@@ -130,7 +131,7 @@ def infeasible_line(error: InfeasibleError, budget: int, method: str, scale: Sca
     return (
         f"infeasible: {fact} within the budget of {scale.memory(budget)}; the smallest budget "
         f"found is {scale.memory(error.smallest_bytes)}{where}: try {other}"
-        f"--budget {error.smallest_bytes}"
+        f"--budget {error.smallest_bytes}{doubt(budget, scale.base_peak_bytes)}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lowtide.frontends.generated import random_graph
-from lowtide.solver import refine
+from lowtide.solver import programs
 from lowtide.solver.milp.highs import Highs
 from lowtide.solver.milp.stages import Stage, merge_at
 from lowtide.solver.options import EVERYTHING, Techniques
@@ -64,21 +64,21 @@ def test_programs_that_take_long_go_on_beside_the_rounds(monkeypatch: pytest.Mon
     quick = Highs.solve
     slow: list[bool] = []
     went_on: list[bool] = []
-    may_go_on = refine._Refine._may_go_on
+    may_go_on = programs.Programs._may_go_on
 
     def solve_slowly(self: Highs, problem: Problem, **options: Any) -> Answer:
         slow.append(True)
         time.sleep(0.3)
         return quick(self, problem, **options)
 
-    def asked(self: refine._Refine) -> bool:
+    def asked(self: programs.Programs) -> bool:
         went_on.append(may_go_on(self))
         return went_on[-1]
 
     monkeypatch.setattr(Highs, "solve", solve_slowly)
-    monkeypatch.setattr(refine._Refine, "_may_go_on", asked)
-    monkeypatch.setattr(refine, "LEAST", 0.05)
-    monkeypatch.setattr(refine, "EARLY", 0.0)
+    monkeypatch.setattr(programs.Programs, "_may_go_on", asked)
+    monkeypatch.setattr(programs, "LEAST", 0.05)
+    monkeypatch.setattr(programs, "EARLY", 0.0)
     without = replace(EVERYTHING, sequences=False, windows=False)
     budget = int(0.8 * PEAK)
     expected = solve(GRAPH, budget, order="base", gap=1e-6, threads=1)

@@ -161,7 +161,7 @@ def test_a_budget_that_a_refusal_named_gets_the_same_search_and_more_time(
         searches.append((control.remaining, names))
         return smallest_found(of, seed, control, **options)
 
-    monkeypatch.setattr("lowtide.solver.solve.smallest_found", noted)
+    monkeypatch.setattr("lowtide.solver.refusals.smallest_found", noted)
     monkeypatch.setattr("lowtide.solver.auto.smallest_found", noted)
     with pytest.raises(InfeasibleError) as caught:
         solve(graph, graph.resident_bytes + 1, time_limit=10.0)
