@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from lowtide.runtime import plan_cache
+
+from .schedules import plan_of, random_schedule
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from lowtide.solver.graph import Graph
+    from lowtide.solver.plan import Plan
 
 
 @pytest.fixture
@@ -18,3 +27,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def _planned_at_random(graph: Graph, budget: int, **_: Any) -> Plan:
+    """A plan with recomputations, without a search."""
+    schedule = random_schedule(graph, random.Random(3))
+    assert schedule.recomputes() > 0
+    return plan_of(graph, schedule, budget_bytes=budget)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches of this test alone."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that cost no time, except in slow tests."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(plan_cache, "solve", _planned_at_random)

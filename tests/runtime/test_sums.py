@@ -7,7 +7,7 @@ import logging
 import random
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -23,154 +23,20 @@ from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule
 
 from .schedules import plan_of, random_schedule, reordered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lowtide.frontends.torch.captured import Captured
-    from lowtide.runtime.module import ReplayModule
+from .summed import (
+    LOSSES,
+    WIDTH,
+    Loop,
+    Narrow,
+    Passed,
+    Shared,
+    Tied,
+    captured_of,
+    gradients,
+    replayed,
+)  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-_WIDTH = 32
-
-
-class Tied(nn.Module):
-    """A table that is the last layer, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.lin = nn.Embedding(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Scores of all rows of the table."""
-        h = self.table(torch.arange(x.shape[0]) * 3) * x
-        return torch.tanh(self.lin(h)) @ self.table.weight.t()
-
-
-class Shared(nn.Module):
-    """A layer, a scale and an input that are used again and again, and one transposed weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin, self.scale = nn.Linear(_WIDTH, _WIDTH), nn.Parameter(torch.randn(_WIDTH))
-        self.weight = nn.Parameter(torch.randn(_WIDTH, _WIDTH) / 8)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Residual, so that sums are passed on from one tensor to the next."""
-        h = x + self.lin(x).tanh()
-        h = h + self.lin(h * self.scale).tanh()
-        turned = self.weight.t()
-        h = h + h @ turned + (h @ turned).sin() @ self.weight
-        return h + self.lin(h) * x * self.scale
-
-
-class Passed(nn.Module):
-    """Tensors that are only added to something, which then has uses of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.randn(7, _WIDTH))
-        self.second = nn.Parameter(torch.randn(7, _WIDTH))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """The sum of the uses of `y` is the first part of the sums for `x` and `first`."""
-        y = x + self.first
-        z = y.sin() * y + y.tanh().exp()
-        both = self.first * self.second + self.second.sin() + self.second.cos() * x
-        return z + both + x.tanh() + x
-
-
-class Loop(nn.Module):
-    """The same weights in each of some steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.old, self.new = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Four steps on one input."""
-        h = x
-        for _ in range(4):
-            h = torch.tanh(self.old(h) + self.new(x))
-        return h
-
-
-class Narrow(nn.Module):
-    """Weights whose casts autocast keeps: their gradients are added up in the narrow type."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.old, self.new = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Layers used twice, and a weight once more in its own type."""
-        with torch.autocast("cpu", torch.bfloat16):
-            h = self.old(self.old(x).tanh()) + self.new(x.to(torch.bfloat16))
-            h = self.new(h) * self.old.weight[0]
-        return h.float() + x
-
-
-def _decay(net: Any) -> Any:
-    return sum(p.square().sin().sum() for p in net.parameters()) * 0.1
-
-
-def _around(net: Any, x: Any, y: Any) -> Any:
-    before = _decay(net)
-    middle = net(x) + x.sin() + x.cos()
-    return (net(middle) * middle + x * y).square().mean() + before + _decay(net)
-
-
-_LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "alone": lambda net, x, _: net(x).square().mean(),
-    "decay last": lambda net, x, _: net(x).square().mean() + _decay(net),
-    "decay first": lambda net, x, _: _decay(net) + net(x).square().mean(),
-    "skip": lambda net, x, _: (x + net(x)).square().mean(),
-    "two skips": lambda net, x, _: (x.sin() * net(x)).square().mean() + x.exp().mean(),
-    "skip before": lambda net, x, _: (x.sin() * net(x)).square().mean(),
-    "two calls": lambda net, x, y: net(x).square().mean() + net(y).sin().mean(),
-    "one on the other": lambda net, x, _: net(net(x) + x).square().mean(),
-    "all": _around,
-}
-
-
-def _gradients(net: Any, loss: Callable[[Any, Any, Any], Any], how: str) -> list[Any]:
-    """Of inputs and parameters; inputs have a history, as within a larger model."""
-    net.zero_grad()
-    generator = torch.Generator().manual_seed(5)
-    leaves = [torch.randn(7, _WIDTH, generator=generator).requires_grad_() for _ in range(2)]
-
-    def run() -> tuple[list[torch.Tensor], Any]:
-        inputs = [leaf * 1.5 for leaf in leaves]
-        for tensor in inputs:
-            tensor.retain_grad()
-        return inputs, loss(net, *inputs)
-
-    inputs, value = run()
-    if how == "of one weight":
-        return list(torch.autograd.grad(value, [next(net.parameters())]))
-    if how == "of inputs":
-        return list(torch.autograd.grad(value, [leaves[0], inputs[0]]))
-    value.backward(retain_graph=how == "retained")
-    if how == "retained":
-        value.backward()
-    if how == "accumulated":
-        run()[1].backward()
-    return [t.grad for t in (*inputs, *leaves, *net.parameters())]
-
-
-def _captured(kind: type[nn.Module]) -> tuple[nn.Module, Captured]:
-    torch.manual_seed(0)
-    model = kind()
-    captured = capture(model, torch.randn(7, _WIDTH).requires_grad_())
-    return copy.deepcopy(model), captured
-
-
-def _replayed(
-    captured: Captured, schedule: Schedule | None = None, *, arena: bool = False
-) -> ReplayModule:
-    kept = Schedule.keep_everything(captured.graph)
-    plan = plan_of(captured.graph, schedule or kept, budget_bytes=2**40)
-    return replay(captured, plan, arena=arena)
 
 
 @pytest.mark.parametrize("order", ["kept", "recomputed", "reordered", "placed", "accumulating"])
@@ -179,7 +45,7 @@ def test_as_in_plain_pytorch(
     kind: type[nn.Module], order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bits and strides, whatever comes before and after, in one stage and in several."""
-    model, captured = _captured(kind)
+    model, captured = captured_of(kind)
     captured = captured.accumulating() if order == "accumulating" else captured
     graph = captured.graph
     schedule = Schedule.keep_everything(graph)
@@ -187,16 +53,16 @@ def test_as_in_plain_pytorch(
         schedule = random_schedule(graph, random.Random(3), drop=0.5)
     elif order == "reordered":
         schedule = reordered(graph, random.Random(3))
-    module = _replayed(captured, schedule, arena=order == "placed")
+    module = replayed(captured, schedule, arena=order == "placed")
     caplog.set_level(logging.WARNING)
     for stages in (1, 3):
         wiring = Wiring(captured.program, module.plan.schedule, stages=stages, arena=module.arena)
         assert wiring.sums is not None
         module.__dict__["_wiring"] = wiring
-        for name, loss in _LOSSES.items():
+        for name, loss in LOSSES.items():
             for how in ("once", "retained", "accumulated", "of one weight", "of inputs"):
-                expected = _gradients(model, loss, how)
-                found = _gradients(module, loss, how)
+                expected = gradients(model, loss, how)
+                found = gradients(module, loss, how)
                 for a, b in zip(expected, found, strict=True):
                     assert (a is None) == (b is None), (name, how)
                     if a is not None:
@@ -209,7 +75,7 @@ def test_parts_are_those_of_the_engine() -> None:
     """What arrives for a tensor counts, not what arrived for one that it was added to."""
 
     def parts(kind: type[nn.Module]) -> dict[str, int]:
-        program = _captured(kind)[1].program
+        program = captured_of(kind)[1].program
         return {program.inputs[s.input].fqn or "x": s.parts for s in program.gradients}
 
     assert parts(Tied) == {"table.weight": 2, "lin.weight": 1, "lin.bias": 1, "x": 1}
@@ -221,7 +87,7 @@ def test_parts_are_those_of_the_engine() -> None:
 def test_nothing_to_ask() -> None:
     """Where nothing is used twice there are no probes."""
     captured = capture(nn.Linear(4, 4), torch.ones(3, 4))
-    assert _replayed(captured)._wiring.sums is None
+    assert replayed(captured)._wiring.sums is None
 
 
 def _rows(table: torch.Tensor) -> torch.Tensor:
@@ -233,8 +99,8 @@ def test_in_narrow_types_and_other_layouts() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         torch.manual_seed(0)
         model = Tied().to(dtype)
-        x = torch.randn(7, _WIDTH, dtype=dtype)
-        module = _replayed(capture(copy.deepcopy(model), x))
+        x = torch.randn(7, WIDTH, dtype=dtype)
+        module = replayed(capture(copy.deepcopy(model), x))
         for outside in (
             lambda w: w.sum() * 0.37,
             lambda w: (w.t().contiguous() * 0.37).sin().sum(),
@@ -254,7 +120,7 @@ def test_takes_no_more_memory() -> None:
     model = nn.Sequential(*[layer := nn.Linear(64, 64), nn.Tanh(), layer, nn.Tanh(), layer])
     x = torch.randn(4, 64)
     captured = capture(model, x, lambda out: out.square().mean())
-    module = _replayed(captured)
+    module = replayed(captured)
     assert module._wiring.code.extra == ()
     direction = torch.randn(64, 64)
 
@@ -315,13 +181,13 @@ def test_warns_if_the_budget_does_not_allow_for_it() -> None:
 
 def test_in_anomaly_mode() -> None:
     """Probes hold no NaN."""
-    model, captured = _captured(Tied)
-    module = _replayed(captured)
+    model, captured = captured_of(Tied)
+    module = replayed(captured)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.autograd.detect_anomaly():
-            expected = _gradients(model, _LOSSES["all"], "once")
-            found = _gradients(module, _LOSSES["all"], "once")
+            expected = gradients(model, LOSSES["all"], "once")
+            found = gradients(module, LOSSES["all"], "once")
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
@@ -352,8 +218,8 @@ def test_what_comes_in_the_middle_is_not_lost() -> None:
 
 def test_told_once_where_it_is_not_so(caplog: pytest.LogCaptureFixture) -> None:
     """A sum that does not begin in backward is added up otherwise, and a log line says so."""
-    model, captured = _captured(Tied)
-    module = _replayed(captured)
+    model, captured = captured_of(Tied)
+    module = replayed(captured)
     wiring = module._wiring
     (item,) = sums_of(captured.program)
     assert len(item.adds) == 1
@@ -363,7 +229,7 @@ def test_told_once_where_it_is_not_so(caplog: pytest.LogCaptureFixture) -> None:
     wiring.code = replace(wiring.code, backward=space["backward"], begun=frozenset())
     wiring.sums = Sums(captured.program, wiring.code)
     for name, times in (("decay first", 0), ("decay last", 1), ("decay last", 1)):
-        expected = _gradients(model, _LOSSES[name], "once")
-        found = _gradients(module, _LOSSES[name], "once")
+        expected = gradients(model, LOSSES[name], "once")
+        found = gradients(module, LOSSES[name], "once")
         torch.testing.assert_close(expected, found)
         assert caplog.text.count("table.weight is used more than once") == times
