@@ -1,7 +1,7 @@
 """Arrays outside of PyTorch that a step reads: NumPy's, and what else is memory full of numbers.
 
-They have no versions, so that their contents are compared before each step: up to a tenth of a
-microsecond for a few numbers, 25 for a MiB, 8 ms for 100 MB (measured on one slow core).
+They have no versions, so that their contents are compared before each step: half a microsecond for
+a few numbers, 25 for a MiB, 8 ms for 100 MiB (measured on one slow core).
 """
 
 from __future__ import annotations
