@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from ..frontends.torch.capture import capture, with_times
 from ..solver.arguments import checked_arguments
 from ..solver.errors import InputError
 from ..solver.live import live_line
+from ..solver.plan import Stop
 from ..solver.schedule import Schedule
 from ..solver.simulate import simulate
 from ..solver.units import parse_budget
+from .calibrate import calibrate
 from .module import build_module
 from .plan_cache import solve_cached
 from .ranks import in_group, is_first, plan_together
@@ -44,7 +48,7 @@ def fit(
     extra_resident_bytes: int = 0,
     optimizer: OptimizerLike | None = None,
     accumulate: bool = False,
-    times: Literal["roofline", "measured"] = "measured",
+    times: Literal["roofline", "measured", "calibrated"] = "calibrated",
     time_limit: float = 60.0,
     seed: int = 0,
     group: Group = "default",
@@ -89,7 +93,9 @@ def fit(
         True: for training that adds up gradients over several batches before it steps, so that
         later ones find gradients in memory. False: every step begins without gradients.
     times
-        Measure the time of every op, or estimate it.
+        Where op times come from: a roofline model, or runs of every op (`measured`). `calibrated`
+        also runs whole steps, on a copy of the model, and tells overheads by them; calls that are
+        first seen later do without.
     time_limit
         Seconds for the solver, for each plan.
     seed
@@ -115,7 +121,7 @@ def fit(
     settings = Settings(
         budget_bytes=0,  # until the first step is known
         extra_resident_bytes=extra_resident_bytes,
-        times=times,
+        times="roofline" if times == "roofline" else "measured",
         solving=solving(time_limit, seed),
         on_new_shape=on_new_shape,
         max_plans=max_plans,
@@ -137,8 +143,8 @@ def fit(
     def measured(done: int, total: int, operator: str) -> None:
         say(f"measuring operators: {done} of {total}  {operator}")
 
-    def finish(captured: Captured, budget: str | int) -> tuple[Captured, Plan]:
-        captured = with_times(captured, times, None if live is None else measured)
+    def finish(captured: Captured, example: Any, budget: str | int) -> tuple[Captured, Plan]:
+        captured = with_times(captured, settings.times, None if live is None else measured)
         graph = captured.graph
         budget_bytes = parse_budget(
             budget,
@@ -146,10 +152,16 @@ def fit(
             peak_bytes=simulate(graph, Schedule.keep_everything(graph)).peak_bytes,
         )
         say(f"planning {graph.name} ({len(graph.ops):,} operators)")
-        return captured, solve_cached(graph, budget_bytes, settings.solving, progress=live)[0]
+        plan = solve_cached(graph, budget_bytes, settings.solving, progress=live)[0]
+        wanted = times == "calibrated" and plan.stopped_by is not Stop.INTERRUPTED
+        if wanted and plan.time_ns > plan.base_time_ns:
+            say("timing whole steps under a few plans")
+            captured = calibrate(captured, example, plain=False)
+            plan = msgspec.structs.replace(plan, calibration=captured.graph.calibration)
+        return captured, plan
 
     def planned(example: Any, budget: str | int) -> tuple[Captured, Plan]:
-        return plan_together(lambda: start(example), lambda c: finish(c, budget), group)
+        return plan_together(lambda: start(example), lambda c: finish(c, example, budget), group)
 
     def say(text: str) -> None:
         if live is not None:

@@ -101,7 +101,8 @@ def measure_step_time(
     Parameters
     ----------
     fns
-        Name -> call. Every second round runs in the opposite order.
+        Name -> call. Every second round runs in the opposite order, and every pair of rounds begins
+        one further, so that none always follows the same other, or itself.
     repeats, warmup
         Timed rounds, and untimed rounds before them.
     device
@@ -122,7 +123,8 @@ def measure_step_time(
     seconds: dict[str, list[float]] = {name: [] for name in fns}
     for turn in range(repeats):
         names = list(fns) if turn % 2 == 0 else list(fns)[::-1]
-        for name in names:
+        first = turn // 2 % max(1, len(names))
+        for name in (*names[first:], *names[:first]):
             seconds[name].append(timed(fns[name]))
     return seconds
 

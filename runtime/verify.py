@@ -76,7 +76,7 @@ def verify(
     if not batches:
         raise InputError("verify needs at least one batch")
     start = random_states()
-    pick = loss_of if loss_of is not None else _loss
+    pick = loss_of if loss_of is not None else scalar_loss
     try:
         plain_run = Trainee.plain(model, module)
         plain = [plain_run.train(batches, optimizer, learning_rate, pick)]
@@ -200,7 +200,7 @@ def _optimizer(name: str | None, parameters: Any, learning_rate: float) -> Any:
     raise InputError(f"optimizer {name!r}: choose adamw, sgd or None")
 
 
-def _loss(output: Any) -> torch.Tensor:
+def scalar_loss(output: Any) -> torch.Tensor:
     """The scalar loss in what a module returns."""
     candidates = [output, getattr(output, "loss", None)]
     if isinstance(output, dict):

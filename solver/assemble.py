@@ -87,6 +87,7 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
         versions=versions(*packages),
         steps=schedule.to_text(),
         existing_gradient_bytes=graph.existing_gradient_bytes,
+        calibration=graph.calibration,
     )
     check(graph, plan)
     return plan

@@ -40,6 +40,8 @@ def check(graph: Graph, plan: Plan) -> None:
         raise CheckError(
             f"the plan claims {plan.base_time_ns} ns without recomputation, not {base}"
         )
+    if plan.calibration != graph.calibration:
+        raise CheckError("the plan tells its overhead by another calibration than the graph's")
     made = {t for op in graph.ops for t in op.outputs}
     resident = sum(x.size_bytes for i, x in enumerate(graph.tensors) if i not in made)
     resident += graph.extra_resident_bytes

@@ -57,10 +57,7 @@ class Row:
     @property
     def bound(self) -> float | None:
         """Lower bound on the overhead; None if nothing is known."""
-        plan = self.plan
-        if plan is None or plan.lower_bound_ns < 0 or plan.base_time_ns <= 0:
-            return None
-        return max(0, plan.lower_bound_ns - plan.base_time_ns) / plan.base_time_ns
+        return None if self.plan is None else self.plan.overhead_bound
 
     @property
     def gap(self) -> float | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
+from .calibration import Calibration  # noqa: TC001  graphs are read by their types
 from .errors import InputError
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         `bytes` and `ns`, or `elements` and `cost` for abstract instances.
     meta
         Anything a front end wants to keep (device, versions, cost model).
+    calibration
+        Measured times of whole steps, which overheads are then told by; None: op times add up.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     size_unit: str = "bytes"
     time_unit: str = "ns"
     meta: dict[str, str] = {}
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         """Refuse graphs that are not in topological order or have dangling indices."""
@@ -177,6 +181,12 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         names = [op.name for op in self.ops]
         if len(set(names)) != len(names):
             raise InputError(f"graph {self.name!r}: two ops have the same name")
+        total = sum(op.time_ns for op in self.ops)
+        if self.calibration is not None and self.calibration.points[0][0] != total:
+            raise InputError(
+                f"graph {self.name!r}: its ops take {total} ns, and its calibration begins at "
+                f"{self.calibration.points[0][0]} ns: it is of other op times"
+            )
 
     def _total_bytes(self) -> int:
         work = sum(max(op.workspace_bytes, op.rerun_workspace_bytes) for op in self.ops)

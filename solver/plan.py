@@ -7,6 +7,7 @@ from functools import cached_property
 
 import msgspec
 
+from .calibration import Calibration  # noqa: TC001  plans are read by their types
 from .schedule import Schedule
 from .units import format_bytes, format_percent
 
@@ -46,6 +47,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
     existing_gradient_bytes
         The part of the resident bytes that are gradients of earlier micro-batches, to which the
         step adds; 0 for a step that begins without gradients.
+    calibration
+        That of the graph: what turns sums of op times, which all times above are, into times of
+        steps. None: they are the same.
     """
 
     graph_name: str
@@ -66,6 +70,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
     versions: dict[str, str]
     steps: tuple[str, ...]
     existing_gradient_bytes: int = 0
+    calibration: Calibration | None = None
 
     def __str__(self) -> str:
         """One line: what the plan is for, what it takes, what it costs."""
@@ -82,14 +87,52 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
 
     @property
     def overhead(self) -> float:
-        """(time - time without recomputation) / time without recomputation."""
+        """(step time - step time without recomputation) / step time without recomputation."""
+        return self._beyond_base(self.time_ns)
+
+    @property
+    def overhead_bound(self) -> float | None:
+        """The overhead at the lower bound; None without one."""
+        if self.lower_bound_ns < 0 or self.base_time_ns <= 0:
+            return None
+        return max(0.0, self._beyond_base(self.lower_bound_ns))
+
+    @property
+    def overhead_over_plain(self) -> float | None:
+        """(step time - time of plain PyTorch) / time of plain PyTorch; None if not measured."""
+        return self._beyond_plain(self.time_ns)
+
+    @property
+    def bound_over_plain(self) -> float | None:
+        """The same at the lower bound; None without one or if not measured."""
+        return None if self.lower_bound_ns < 0 else self._beyond_plain(self.lower_bound_ns)
+
+    @property
+    def step_ns(self) -> int:
+        """Predicted time of a step."""
+        return self._step_ns(self.time_ns)
+
+    @property
+    def base_step_ns(self) -> int:
+        """Predicted time of a step without recomputation."""
+        return self._step_ns(self.base_time_ns)
+
+    def _step_ns(self, op_ns: int) -> int:
+        return op_ns if self.calibration is None else self.calibration.step_ns(op_ns)
+
+    def _beyond_plain(self, op_ns: int) -> float | None:
+        if self.calibration is None or self.calibration.plain_ns <= 0:
+            return None
+        return self._step_ns(op_ns) / self.calibration.plain_ns - 1.0
+
+    def _beyond_base(self, op_ns: int) -> float:
         if self.base_time_ns <= 0:
             return 0.0
-        return (self.time_ns - self.base_time_ns) / self.base_time_ns
+        return (self._step_ns(op_ns) - self.base_step_ns) / self.base_step_ns
 
     @property
     def gap(self) -> float | None:
-        """(time - lower bound) / time of the whole step; None without a bound."""
+        """(time - lower bound) / time, of the ops of the whole step; None without a bound."""
         if self.lower_bound_ns < 0:
             return None
         if self.time_ns <= 0:

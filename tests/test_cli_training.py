@@ -82,7 +82,8 @@ def test_capture_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "100.0%)" in out
-    assert "(measured)" in out
+    assert "(calibrated)" in out
+    assert "plain PyTorch" in out
     assert str(output) in out
 
 

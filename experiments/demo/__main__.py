@@ -22,7 +22,7 @@ from rich.table import Table
 import lowtide
 from experiments.demo.data import letter_batches, text_batches
 from experiments.demo.models import Cnn, Gpt
-from experiments.demo.study import Measured, describe, measure, plans_of, step_of
+from experiments.demo.study import Measured, describe, measure, over_plain, plans_of, step_of
 from lowtide.report.figures import figure_of, new_axes, save
 from lowtide.runtime.meter import measure_peak
 from lowtide.solver.compare import Comparison
@@ -70,7 +70,7 @@ def run(subject: Subject, out: Path, *, quick: bool) -> dict[str, Any]:
     """Plan, replay and train one subject; returns its numbers."""
     batches = [next(subject.batches) for _ in range(3)]
     tell(f"[{subject.name}] capturing the training step and measuring its operators")
-    captured = lowtide.capture(subject.model, batches[0], times="measured")
+    captured = lowtide.capture(subject.model, batches[0], times="calibrated")
     graph = captured.graph
     lowtide.write_graph(graph, out / f"{subject.name}.graph.json.gz")
     tell(f"[{subject.name}] {len(graph.ops)} ops, {len(graph.tensors)} tensors; planning")
@@ -158,15 +158,16 @@ def train(
 def numbers(result: Measured) -> dict[str, Any]:
     """One row for the JSON file."""
     row = result.row
+    predicted, bound = (None, None) if row.plan is None else over_plain(row.plan)
     return {
         "method": row.method,
         "budget_bytes": row.budget_bytes,
         "status": row.status,
         "predicted_peak_bytes": row.peak_bytes,
         "measured_peak_bytes": result.peak_bytes,
-        "predicted_overhead": row.overhead,
+        "predicted_overhead": predicted,
         "measured_overhead": result.overhead,
-        "lower_bound_overhead": row.bound,
+        "lower_bound_overhead": bound,
         "gap": row.gap,
         "seconds": row.seconds,
         "bit_equal": result.equal,

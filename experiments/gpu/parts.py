@@ -114,7 +114,7 @@ def parity(setting: Setting) -> Iterator[Row]:
 
 
 def _parity(case: Case, budget: str, seconds: float) -> Row:
-    captured = lowtide.capture(case.model, case.batch(0), case.loss_fn, times="measured")
+    captured = lowtide.capture(case.model, case.batch(0), case.loss_fn, times="calibrated")
     plan = _plan(captured, budget, seconds)
     module = replay(captured, plan)
     batches = [case.batch(i) for i in range(3)]
@@ -183,7 +183,7 @@ def overhead(setting: Setting) -> Iterator[Row]:
 
 def _overheads(setting: Setting, model: nn.Module, batch: Any, autocast: Any) -> Iterator[Row]:
     with autocast:
-        captured = lowtide.capture(model, batch, times="measured")
+        captured = lowtide.capture(model, batch, times="calibrated")
     graph = captured.graph
     yield {
         "ops": len(graph.ops),
@@ -215,6 +215,7 @@ def _overheads(setting: Setting, model: nn.Module, batch: Any, autocast: Any) ->
                 row[f"{what}_peak"] = measure_peak(partial(step, call), setting.device).peak_bytes
             row["predicted_peak"] = plan.peak_bytes - graph.resident_bytes
             row["predicted_overhead"], row["gap"] = plan.overhead, plan.gap
+            row["predicted_over_plain"] = plan.overhead_over_plain
             row["solve_seconds"] = plan.solve_seconds
             seconds = medians(
                 measure_step_time(

@@ -12,6 +12,7 @@ import lowtide
 from lowtide.frontends.torch.bench import cpu_clock
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
+from lowtide.runtime.calibrate import calibrate
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from tests.plans import plan_of
 
@@ -66,6 +67,7 @@ def costs(
     torch.manual_seed(0)
     model, batch = make()
     captured = profile(capture(model, batch, times="roofline"), budget_s=budget_s, cache=False)
+    captured = calibrate(captured, batch, cache=False)
     graph = captured.graph
     base = lowtide.replay(captured, plan_of(graph, lowtide.Schedule.keep_everything(graph)))
     known: set[str] = set()

@@ -59,7 +59,7 @@ def study(
     model, batch = subject.make()
     bench = Bench(Contender(model, model), batch)
     told(f"{name}: plain, {format_bytes(bench.plain_bytes)}")
-    captured = lowtide.capture(model, batch, times="measured")
+    captured = lowtide.capture(model, batch, times="calibrated")
     frontier = Frontier(captured.graph, time_limit)
     graph = captured.graph
     told(f"{name}: {len(graph.ops)} ops, {graph.meta.get('profile', '')}")

@@ -48,7 +48,7 @@ def capture(
     batch: Any,
     loss_fn: Callable[..., Any] | None = None,
     *,
-    times: Literal["roofline", "measured", "none"] = "roofline",
+    times: Literal["roofline", "measured", "calibrated", "none"] = "roofline",
     device: str | torch.device | None = None,
     extra_resident_bytes: int = 0,
     optimizer: OptimizerLike | None = None,
@@ -71,8 +71,9 @@ def capture(
         `loss_fn(out)` or `loss_fn(out, batch)`. None: the module is captured as it is called, and
         what it returns is what a replayed module returns.
     times
-        Where op times come from: a roofline model, measurements (`measured` runs ops), or nowhere
-        (`none` leaves them at zero).
+        Where op times come from: a roofline model, measurements (`measured` runs ops, `calibrated`
+        also runs whole steps on a copy of the model, see `Graph.calibration`), or nowhere (`none`
+        leaves them at zero).
     device
         Where tensors on the `meta` device are to be.
     extra_resident_bytes
@@ -97,17 +98,22 @@ def capture(
     CaptureError
         If the step cannot be captured exactly; the message names the reason and the line.
     """
-    return capture_call(
+    captured = capture_call(
         model,
         *split_batch(batch),
         loss_fn,
-        times=times,
+        times="measured" if times == "calibrated" else times,
         device=device,
         extra_resident_bytes=extra_resident_bytes,
         optimizer=optimizer,
         accumulate=accumulate,
         trace_hooks=trace_hooks,
     )
+    if times != "calibrated":
+        return captured
+    from ...runtime.calibrate import calibrate  # it replays steps, and so needs this module
+
+    return calibrate(captured, batch)
 
 
 def capture_call(
@@ -129,7 +135,7 @@ def capture_call(
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is {a_type(type(model))}, not a torch.nn.Module")
     if times not in ("roofline", "measured", "none"):
-        raise InputError(f"times={times!r}: choose roofline, measured or none")
+        raise InputError(f"times={times!r}: choose roofline, measured, calibrated or none")
     if torch.is_inference_mode_enabled():
         raise CaptureError("nothing can be trained in inference mode: capture outside of it")
     takes_batch = loss_fn is not None and loss_takes_batch(loss_fn)

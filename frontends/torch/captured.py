@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...runtime.behaviour import Behaviour
+    from ...solver.calibration import Calibration
     from ...solver.graph import Graph
     from .optimizer_state import OptimizerLike
     from .program import Program
@@ -138,11 +139,20 @@ class Captured:
                 for tensor, size in zip(tensors, sizes, strict=True)
             )
         new = msgspec.structs.replace(
-            graph, ops=tuple(ops), tensors=tensors, meta={**graph.meta, **(meta or {})}
+            graph,
+            ops=tuple(ops),
+            tensors=tensors,
+            meta={**graph.meta, **(meta or {})},
+            calibration=graph.calibration if time_ns is None else None,
         )
         if is_accumulating(new):
             new = matched_sizes(new)
         return replace(self, program=replace(self.program, graph=new))
+
+    def calibrated(self, calibration: Calibration) -> Captured:
+        """The same step with measured times of whole steps."""
+        graph = msgspec.structs.replace(self.graph, calibration=calibration)
+        return replace(self, program=replace(self.program, graph=graph))
 
     def with_optimizer(self, optimizer: OptimizerLike) -> Captured:
         """The same step with the state of an optimizer, as `capture` takes it, always in memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,10 @@ from .options import Json, Quiet, StepSource, Times
 from .progress import spinner
 from .target import writable
 from .terminal import Terminal, facts, stdout_to_stderr
+
+if TYPE_CHECKING:
+    from ..report.scale import Scale
+    from ..solver.graph import Graph
 
 
 def capture(
@@ -25,8 +29,11 @@ def capture(
         typer.Option(metavar="D", help="cpu or cuda; by default where the model is."),
     ] = None,
     times: Annotated[
-        Times, typer.Option(help="Run every op on the device, or estimate from its size.")
-    ] = Times.MEASURED,
+        Times,
+        typer.Option(
+            help="Run every op on the device (measured), whole steps too (calibrated), or estimate."
+        ),
+    ] = Times.CALIBRATED,
     extra_resident: Annotated[
         str,
         typer.Option(
@@ -84,6 +91,8 @@ def capture(
             accumulate=accumulate,
         )
     graph = captured.graph
+    # Steps cannot be run everywhere; then there is no calibration.
+    origin = Times.MEASURED if times is Times.CALIBRATED and not graph.calibration else times
     write_graph(graph, output)
     scale = Scale.of(graph)
     state, held = int(graph.meta.get("optimizer_bytes", 0)), graph.existing_gradient_bytes
@@ -96,7 +105,8 @@ def capture(
         ("resident", scale.memory(scale.resident_bytes)),
         *([("optimizer state", scale.size(state))] if optimizer else []),
         *([("existing gradients", scale.size(held))] if accumulate else []),
-        ("step time", f"{scale.time(scale.base_time_ns)} ({times.value})"),
+        ("step time", f"{scale.time(scale.base_time_ns)} ({origin.value})"),
+        *_plain_rows(graph, scale),
         ("hash", graph.structure_hash[:12]),
         ("written to", str(output)),
     ]
@@ -111,12 +121,21 @@ def capture(
         **scale.document("optimizer", state),
         **scale.document("existing_gradient", held),
         "base_time_ns": scale.base_time_ns,
-        "times": times.value,
+        "plain_step_ns": graph.calibration.plain_ns if graph.calibration else None,
+        "times": origin.value,
         "meta": graph.meta,
         "file": str(output),
     }
     terminal.product(facts(rows), document)
     return 0
+
+
+def _plain_rows(graph: Graph, scale: Scale) -> list[tuple[str, str]]:
+    """Time of the step as PyTorch alone runs it, if that was measured."""
+    found = graph.calibration
+    if found is None or found.plain_ns < 0:
+        return []
+    return [("step time of plain PyTorch", scale.time(found.plain_ns))]
 
 
 def parse_amount(text: str) -> int:

@@ -13,6 +13,7 @@ import typer
 class Times(StrEnum):
     """Where op times come from."""
 
+    CALIBRATED = "calibrated"
     MEASURED = "measured"
     ROOFLINE = "roofline"
 

@@ -70,7 +70,7 @@ def replay(
         captured = capture(step.model, step.batch, step.loss_fn, device=device)
         captured = in_mode_of(captured, candidate)
         check_schedule(captured.graph, candidate)
-        if times is Times.MEASURED:
+        if times is not Times.ROOFLINE:
             captured = with_measured(captured, candidate, terminal)
         captured = with_resident(captured, candidate)
         module = run_replay(captured, candidate)
@@ -149,11 +149,21 @@ def measured_rows(plan: Plan, scale: Scale, measured: Measured) -> list[tuple[st
     time = format_seconds(measured.seconds * 1e9)
     if plain is not None and plain > 0:
         extra = measured.seconds / plain - 1.0
-        word = "more" if extra >= 0 else "less"
-        time += f", plain {format_seconds(plain * 1e9)} ({format_percent(abs(extra))} {word}"
-        time += f"; predicted {format_percent(plan.overhead)} more)"
+        time += f", plain {format_seconds(plain * 1e9)} ({_more_or_less(extra)}"
+        time += f"; predicted {_more(plan)})"
     rows.append(("time of one step", f"{time}; forward and backward, medians"))
     return rows
+
+
+def _more(plan: Plan) -> str:
+    """What the plan said: over the plain step if that was measured when the graph was captured."""
+    if plan.overhead_over_plain is None:
+        return f"{format_percent(plan.overhead)} more than without recomputation"
+    return _more_or_less(plan.overhead_over_plain)
+
+
+def _more_or_less(extra: float) -> str:
+    return f"{format_percent(abs(extra))} {'more' if extra >= 0 else 'less'}"
 
 
 def measured_document(plan: Plan, scale: Scale, measured: Measured) -> dict[str, Any]:
@@ -171,5 +181,6 @@ def measured_document(plan: Plan, scale: Scale, measured: Measured) -> dict[str,
         "seconds": measured.seconds,
         "plain_seconds": measured.plain_seconds,
         "predicted_overhead": plan.overhead,
+        "predicted_overhead_over_plain": plan.overhead_over_plain,
         "measured_overhead": None if not plain else measured.seconds / plain - 1.0,
     }

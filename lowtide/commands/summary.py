@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..report.words import bound_overhead, status_words
+from ..report.words import status_words
 from ..solver.assemble import BASE_ORDER_CLASS
 from ..solver.plan import Status
 from ..solver.units import format_percent
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def plan_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:
     """Name and value of everything worth knowing of a plan."""
     ran = plan.schedule.computes()
-    extra = scale.time(max(0, plan.time_ns - plan.base_time_ns))
-    base = scale.time(plan.base_time_ns)
+    extra = scale.time(max(0, plan.step_ns - plan.base_step_ns))
+    base = scale.time(plan.base_step_ns)
     bound = "none"
     if plan.gap is not None:
-        bound = f"{format_percent(bound_overhead(plan) or 0.0)}, gap {format_percent(plan.gap)}"
+        bound = f"{format_percent(plan.overhead_bound or 0.0)}, gap {format_percent(plan.gap)}"
     return [
         ("graph", plan.graph_name),
         ("method", plan.method),
@@ -81,9 +81,11 @@ def plan_document(plan: Plan, scale: Scale) -> dict[str, Any]:
         "existing_gradient_bytes": plan.existing_gradient_bytes,
         "time_ns": plan.time_ns,
         "base_time_ns": plan.base_time_ns,
+        "step_ns": plan.step_ns,
+        "base_step_ns": plan.base_step_ns,
         "lower_bound_ns": plan.lower_bound_ns if plan.lower_bound_ns >= 0 else None,
         "overhead": plan.overhead,
-        "overhead_bound": bound_overhead(plan),
+        "overhead_bound": plan.overhead_bound,
         "gap": plan.gap,
         "executions": len(plan.schedule.computes()),
         "recomputations": plan.schedule.recomputes(),

@@ -19,7 +19,7 @@ from .memory_plot import plot_memory
 from .peak import find_peak
 from .scale import Scale
 from .schedule_plot import plot_schedule
-from .words import bound_overhead, status_words
+from .words import status_words
 
 if TYPE_CHECKING:
     import os
@@ -121,7 +121,7 @@ def _headline(plan: Plan, scale: Scale) -> list[dict[str, str]]:
     saved = scale.base_peak_bytes - plan.peak_bytes
     share = saved / scale.base_peak_bytes if scale.base_peak_bytes else 0.0
     bound = "no lower bound"
-    least = bound_overhead(plan)
+    least = plan.overhead_bound
     if least is not None:
         bound = f"at least {format_percent(least)} needed"
     return [
@@ -155,7 +155,7 @@ def _facts(graph: Graph, plan: Plan, scale: Scale) -> list[tuple[str, str]]:
         ("Predicted peak", scale.memory(plan.peak_bytes)),
         ("Peak without recomputation", scale.memory(scale.base_peak_bytes)),
         ("Resident", scale.memory(plan.resident_bytes)),
-        ("Step time", f"{scale.time(plan.time_ns)} ({scale.time(plan.base_time_ns)} without)"),
+        ("Step time", f"{scale.time(plan.step_ns)} ({scale.time(plan.base_step_ns)} without)"),
         ("Overhead", format_percent(plan.overhead)),
         ("Lower bound on the step time", bound),
         ("Gap", "unknown" if plan.gap is None else format_percent(plan.gap)),

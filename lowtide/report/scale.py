@@ -49,10 +49,11 @@ class Scale:
             for t in op.outputs
             if graph.tensors[t].output
         )
+        calibration = graph.calibration
         return cls(
             graph.resident_bytes,
             base.peak_bytes,
-            base.time_ns,
+            base.time_ns if calibration is None else calibration.step_ns(base.time_ns),
             graph.size_unit,
             graph.time_unit,
             0 if graph.existing_gradient_bytes or graph.size_unit != "bytes" else made,

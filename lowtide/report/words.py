@@ -15,10 +15,3 @@ def status_words(plan: Plan) -> str:
     if plan.stopped_by is Stop.DONE:
         return plan.status.value
     return f"{plan.status.value} ({plan.stopped_by.value})"
-
-
-def bound_overhead(plan: Plan) -> float | None:
-    """Lower bound on the overhead as a fraction; None without one."""
-    if plan.lower_bound_ns < 0 or plan.base_time_ns <= 0:
-        return None
-    return max(0, plan.lower_bound_ns - plan.base_time_ns) / plan.base_time_ns

@@ -14,7 +14,7 @@ import torch
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.fit import fit
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import Verification, _loss, verify
+from lowtide.runtime.verify import Verification, scalar_loss, verify
 from lowtide.solver.errors import InputError, ReplayError
 from lowtide.solver.schedule import Schedule
 
@@ -142,7 +142,7 @@ def test_a_loss_in_an_output_is_found() -> None:
     """The loss of a model that returns several things is its `loss`, or its first element."""
     loss = torch.ones((), requires_grad=True)
     for out in (loss, {"loss": loss, "logits": torch.ones(3)}, (loss, torch.ones(3))):
-        assert _loss(out) is loss
+        assert scalar_loss(out) is loss
 
 
 def test_gradients_and_optimizer_of_the_caller_stay() -> None:

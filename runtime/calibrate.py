@@ -1,0 +1,181 @@
+"""Times whole steps of a captured model under a few plans, so that predictions are of whole steps.
+
+The steps run on a copy of the model: nothing of the caller's changes. They take turns, and each is
+compared with the steps beside it, so that a clock that drifts cancels out.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..frontends.torch.bench import available_bytes, cpu_clock
+from ..frontends.torch.capture import split_batch
+from ..frontends.torch.deliveries import is_accumulating
+from ..frontends.torch.synthetic import is_real
+from ..solver.calibration import Calibration
+from ..solver.control import Control
+from ..solver.errors import InputError, LowtideError
+from ..solver.smallest import smallest_found
+from ..solver.solve import solve
+from .calibration_cache import known, remember
+from .fsdp import is_sharded
+from .meter import measure_step_time
+from .replay import replay
+from .rng import random_states, set_random_states
+from .verify import scalar_loss
+from .verify_measure import copy_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from ..frontends.torch.captured import Captured
+    from ..solver.graph import Graph
+    from ..solver.plan import Plan
+
+_log = logging.getLogger(__name__)
+
+# Budgets of the plans, as parts of the way from the smallest one to the peak. Of sets of one to
+# four that were tried on ten models these left the smallest errors between them: the curve
+# bends most near the smallest budget.
+SHARES = (0.6, 0.35, 0.15, 0.05)
+_SEARCH_S = 1.0  # for the smallest budget, and for each plan
+_STEPS_S = 4.0
+_ROUNDS = (5, 40)
+_ROOM = 0.8  # part of the free memory that copy and step may take
+
+
+def calibrate(
+    captured: Captured, batch: Any, *, plain: bool = True, cache: bool = True
+) -> Captured:
+    """The same step with measured times of whole steps (`Graph.calibration`).
+
+    Takes some seconds: plans for three budgets are made and run in turns. Where steps cannot be
+    run here (too little memory for a step without recomputation beside a copy of the model, a
+    sharded model, inputs without data), one line in the log says why and the step comes back as it
+    is: its predictions are then sums of op times.
+
+    Parameters
+    ----------
+    captured
+        A step with measured op times.
+    batch
+        The batch it was captured with.
+    plain
+        Also time the step of plain PyTorch, which calls the model's own code.
+    cache
+        Reuse and store results in the user's cache folder (`LOWTIDE_CACHE_DIR`).
+    """
+    graph, device = captured.graph, captured.device
+    found = known(graph, device, plain=plain) if cache else None
+    if found is None:
+        reason = _obstacle(captured, batch)
+        if reason:
+            _log.info("times of whole steps are not measured: %s", reason)
+            return captured
+        states = random_states()
+        try:
+            found = _measured(captured, batch, plain)
+        except (LowtideError, RuntimeError, TypeError, ValueError, MemoryError) as error:
+            # Models that cannot be copied, batches that cannot be run twice: plans stay valid.
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            _log.info("times of whole steps are not measured: %s", text[0])
+            return captured
+        finally:
+            set_random_states(states)
+        if cache:
+            remember(graph, device, found)
+    return captured.calibrated(found)
+
+
+def _obstacle(captured: Captured, batch: Any) -> str:
+    """Why steps cannot be run here, empty if they can."""
+    if is_sharded(captured.model):
+        return "the model is sharded"
+    tensors = [*captured.model.parameters(), *captured.model.buffers()]
+    tensors += [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    if any(not is_real(tensor) for tensor in tensors):
+        return "parameters or inputs have no data"
+    graph = captured.graph
+    needed = graph.resident_bytes + solve(graph, "max").peak_bytes
+    free = available_bytes(captured.device)
+    if needed > _ROOM * free:
+        return f"a copy of the model and a plain step take {needed} B, and {free} B are free"
+    return ""
+
+
+def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
+    plans = [solve(captured.graph, "max"), *_tight_plans(captured.graph)]
+    # One copy of the model for all of them; its parameters' gradients are dropped with it.
+    step = copy.deepcopy(replay(captured, plans[0])).captured
+    own = copy_batch(batch)
+    keep = is_accumulating(captured.graph)
+    calls = {
+        str(place): _step(replay(step, plan), own, keep=keep) for place, plan in enumerate(plans)
+    }
+    # Everything is told against the first: two modules of it, because where the memory of one
+    # happens to lie makes up to some percent.
+    calls["again"] = _step(replay(step, plans[0]), own, keep=keep)
+    if plain:
+        calls["plain"] = _step(step.model, own, keep=keep, call=step.call)
+    clock = cpu_clock()
+    first = measure_step_time(calls, 1, warmup=2, device=captured.device, clock=clock)
+    rounds = int(_STEPS_S / max(1e-9, sum(seconds[0] for seconds in first.values())))
+    rounds = min(max(rounds, _ROUNDS[0]), _ROUNDS[1])
+    seconds = measure_step_time(calls, rounds, warmup=0, device=captured.device, clock=clock)
+    both = [(a + b) / 2 for a, b in zip(seconds["0"], seconds.pop("again"), strict=True)]
+    seconds["0"] = both
+    base = 1e9 * statistics.median(both)
+
+    def against_base(name: str) -> float:
+        return base * statistics.median(a / b for a, b in zip(seconds[name], both, strict=True))
+
+    times = [(plan.time_ns, against_base(str(place))) for place, plan in enumerate(plans)]
+    return Calibration.of(times, against_base("plain") if plain else -1)
+
+
+def _tight_plans(graph: Graph) -> list[Plan]:
+    """Plans that compute more and more again, none if nothing can be saved."""
+    resident = graph.resident_bytes
+    most = solve(graph, "max").peak_bytes
+    least = smallest_found(graph, 0, Control(_SEARCH_S)).peak + resident
+    plans: list[Plan] = []
+    for share in SHARES:
+        try:
+            plan = solve(graph, round(least + share * (most - least)), time_limit=_SEARCH_S)
+        except LowtideError:
+            continue  # the search for a plan has less luck than that for the smallest budget
+        if plan.time_ns > max([plan.base_time_ns, *(other.time_ns for other in plans)]):
+            plans.append(plan)
+    return plans
+
+
+def _step(
+    module: nn.Module, batch: Any, *, keep: bool, call: Callable[..., Any] | None = None
+) -> Callable[[], Any]:
+    """Forward and backward; gradients are dropped before it, unless steps add to them."""
+    _, args, kwargs = split_batch(batch)
+    owners = [*module.parameters(), *pytree.tree_leaves((args, kwargs))]
+    owners = [leaf for leaf in owners if isinstance(leaf, torch.Tensor) and leaf.is_leaf]
+
+    def run() -> None:
+        if not keep:
+            for owner in owners:
+                owner.grad = None
+        output = module(*args, **kwargs) if call is None else call(args, kwargs)
+        try:
+            scalar_loss(output).backward()  # type: ignore[no-untyped-call]
+        except InputError:
+            # Without a loss, every output that can get a gradient gets one.
+            leaves = pytree.tree_leaves(output)
+            heads = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+            torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
+
+    return run

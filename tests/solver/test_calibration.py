@@ -1,0 +1,123 @@
+"""From sums of op times to times of steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lowtide
+from lowtide.report.scale import Scale
+from lowtide.solver.calibration import Calibration
+from lowtide.solver.errors import CheckError, InputError
+from lowtide.solver.schedule import Schedule
+from tests.plans import plan_of
+from tests.solver.chains import mirrored_chain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lowtide import Graph, Plan
+
+CURVE = Calibration(((100, 50), (200, 150), (400, 250)), plain_ns=60)
+
+
+@pytest.mark.parametrize(
+    ("op_ns", "step_ns"),
+    [(100, 50), (150, 100), (200, 150), (300, 200), (400, 250), (700, 450), (0, 50)],
+)
+def test_between_points_it_interpolates(op_ns: int, step_ns: int) -> None:
+    """On the line between two points; beyond the last with the mean slope."""
+    assert CURVE.step_ns(op_ns) == step_ns
+
+
+def test_one_point_shifts() -> None:
+    """Where nothing but the step without recomputation was measured, op times are added to it."""
+    assert Calibration(((100, 150),)).step_ns(130) == 180
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 10**9), st.floats(1, 1e9)),
+        min_size=1, max_size=8, unique_by=lambda point: point[0],
+    )
+)  # fmt: skip
+def test_noise_never_makes_it_fall(measured: list[tuple[int, float]]) -> None:
+    """The step without recomputation keeps its time; more op time never means a faster step."""
+    found = Calibration.of(measured)
+    first = min(measured)
+    assert found.points[0] == (first[0], max(1, round(first[1])))
+    sums = sorted({*(total for total, _ in measured), 2 * max(measured)[0]})
+    times = [found.step_ns(total) for total in sums]
+    assert times == sorted(times)
+
+
+def test_rising_measurements_stay_as_they_are() -> None:
+    """Only times that fall are pooled."""
+    found = Calibration.of([(30, 9.0), (10, 4.0), (20, 7.0), (40, 8.0), (50, 20.0)], 3.0)
+    assert found == Calibration(((10, 4), (20, 7), (30, 8), (40, 8), (50, 20)), 3)
+
+
+@pytest.mark.parametrize("points", [(), ((1, 0),), ((2, 5), (2, 6)), ((1, 5), (2, 4)), ((-1, 5),)])
+def test_no_rising_line(points: tuple[tuple[int, int], ...]) -> None:
+    """Points that are none are refused."""
+    with pytest.raises(InputError, match="must be pairs"):
+        Calibration(points)
+
+
+def _calibrated() -> tuple[Graph, Plan]:
+    graph = mirrored_chain(12)
+    base = sum(op.time_ns for op in graph.ops)
+    graph = msgspec.structs.replace(
+        graph, calibration=Calibration(((base, 4 * base), (2 * base, 5 * base)), 2 * base)
+    )
+    return graph, lowtide.solve(graph, "60%", time_limit=5)
+
+
+def test_overheads_are_of_steps(tmp_path: Path) -> None:
+    """A plan, its file and its bound tell overheads by the measured steps."""
+    graph, plan = _calibrated()
+    base = plan.base_time_ns
+    extra = plan.time_ns / base - 1
+    assert extra > 0
+    assert plan.overhead == pytest.approx(extra / 4, rel=1e-6)
+    assert plan.step_ns == pytest.approx(4 * base + plan.time_ns - base, abs=1)
+    assert plan.base_step_ns == Scale.of(graph).base_time_ns == 4 * base
+    assert plan.overhead_over_plain is not None
+    assert plan.overhead_over_plain == pytest.approx(plan.step_ns / (2 * base) - 1)
+    assert plan.bound_over_plain is not None
+    assert plan.bound_over_plain <= plan.overhead_over_plain
+    assert plan.overhead_bound is not None
+    assert 0 <= plan.overhead_bound <= plan.overhead
+    lowtide.write_graph(graph, tmp_path / "a.graph.json")
+    lowtide.write_plan(plan, tmp_path / "a.plan.json")
+    assert lowtide.read_graph(tmp_path / "a.graph.json").calibration == graph.calibration
+    read = lowtide.read_plan(tmp_path / "a.plan.json")
+    assert read.overhead == plan.overhead
+    lowtide.check(graph, read)
+
+
+def test_the_same_plan_is_best() -> None:
+    """A calibration changes what a plan is said to cost, not which plan is made."""
+    graph, plan = _calibrated()
+    bare = msgspec.structs.replace(graph, calibration=None)
+    same = lowtide.solve(bare, plan.budget_bytes, time_limit=5)
+    assert (same.time_ns, same.lower_bound_ns, same.gap) == (
+        plan.time_ns, plan.lower_bound_ns, plan.gap,
+    )  # fmt: skip
+    assert same.overhead == same.time_ns / same.base_time_ns - 1
+    assert same.overhead_over_plain is None
+
+
+def test_another_calibration_is_found_out() -> None:
+    """A plan may not tell its overhead by another curve, nor a graph by one of other op times."""
+    graph, _ = _calibrated()
+    plan = plan_of(graph, Schedule.keep_everything(graph))
+    with pytest.raises(CheckError, match="another calibration"):
+        lowtide.check(graph, plan)
+    lowtide.check(graph, msgspec.structs.replace(plan, calibration=graph.calibration))
+    with pytest.raises(InputError, match="of other op times"):
+        msgspec.structs.replace(graph, calibration=Calibration(((1, 1),)))
