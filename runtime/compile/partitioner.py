@@ -19,6 +19,7 @@ from ...frontends.torch.compile.layouts import copied_bytes
 from ...frontends.torch.compile.private import (
     check_partitioners,
     default_partition,
+    let_through,
     merge_equal_nodes,
     own_partition,
 )
@@ -103,6 +104,7 @@ class Partitioner(CustomPartitionerFn):
         self._survey: Callable[[Task], None] | None = None
         self._active = contextlib.ExitStack()
 
+    @let_through()
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
