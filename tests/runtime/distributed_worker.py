@@ -208,9 +208,9 @@ def check_one_plan() -> str:
         called.append("solve")
         return solve(graph, budget, **{**how, "method": "greedy"})
 
-    def noted_times(captured: Any, times: str) -> Any:
+    def noted_times(captured: Any, times: str, progress: Any = None) -> Any:
         called.append(times)
-        return with_times(captured, "roofline")
+        return with_times(captured, "roofline", progress)
 
     rank, batch = distributed.get_rank(), batch_of("gpt", 0)
     fewer = {name: value[: 3 - rank] for name, value in batch.items()}
