@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..frontends.torch.batches import split_batch
 from ..frontends.torch.bench import available_bytes, cpu_clock
-from ..frontends.torch.capture import split_batch
 from ..frontends.torch.deliveries import is_accumulating
 from ..frontends.torch.synthetic import is_real
 from ..solver.calibration import Calibration

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..frontends.torch.capture import split_batch
+from ..frontends.torch.batches import split_batch
 from ..solver.errors import InputError, ReplayError
 from .autograd import run_whole
 from .differences import explain

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..frontends.torch.capture import split_batch
+from ..frontends.torch.batches import split_batch
 from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError
 from .alike import same_strides

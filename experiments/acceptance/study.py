@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import lowtide
+from lowtide.frontends.torch.batches import split_batch
 from lowtide.frontends.torch.bench import cpu_clock
-from lowtide.frontends.torch.capture import split_batch
 from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.calibrate import calibrate
 from lowtide.runtime.meter import measure_peak, measure_step_time, medians

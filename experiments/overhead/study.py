@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from lowtide.frontends.torch.capture import capture, split_batch
+from lowtide.frontends.torch.batches import split_batch
+from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.replay import replay
 from lowtide.solver.assemble import Origin, assemble
 from lowtide.solver.schedule import Schedule

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import lowtide
-from lowtide.frontends.torch.capture import split_batch
+from lowtide.frontends.torch.batches import split_batch
 from lowtide.runtime.meter import measure_peak
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..frontends.torch.capture import split_batch
+from ..frontends.torch.batches import split_batch
 from ..frontends.torch.deliveries import is_accumulating
 from ..runtime.meter import measure_peak, measure_step_time, medians
 from ..solver.errors import InputError, LowtideError

@@ -171,7 +171,7 @@ def outcome(
     seed: int,
 ) -> Outcome:
     """Run one step with a seed and collect what it leaves."""
-    from lowtide.frontends.torch.capture import split_batch
+    from lowtide.frontends.torch.batches import split_batch
 
     _, args, kwargs = split_batch(batch)
     torch.manual_seed(seed)

@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from lowtide.frontends.torch.capture import capture, split_batch
+from lowtide.frontends.torch.batches import split_batch
+from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.fit import fit
 from lowtide.runtime.meter import measure_peak

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lowtide.frontends.torch.capture import capture, split_batch
+from lowtide.frontends.torch.batches import split_batch
+from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.output import flatten_output
 from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.meter import measure_peak
