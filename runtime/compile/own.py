@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SHARES = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
+FEW = 3  # of them for a larger graph, whose minimum cuts take seconds each
+MANY_OPS = 1000
 
 
 class Own(NamedTuple):
@@ -94,6 +96,8 @@ class Task(NamedTuple):
 def own_splits(task: Task) -> tuple[Own, ...]:
     """PyTorch's splits at `SHARES`, each that differs once, the largest share first.
 
+    Of a graph with more than `MANY_OPS` those at the largest shares, which matter most.
+
     There are none where parts of the model are marked for recomputation by the user: such splits
     may save states of generators, which is not looked at here.
     """
@@ -101,7 +105,8 @@ def own_splits(task: Task) -> tuple[Own, ...]:
         return ()
     found: dict[tuple[str, ...], Own] = {}
     tables = Tables.of(task.joint.graph)
-    for share in SHARES:
+    few = len(task.joint.graph.ops) > MANY_OPS
+    for share in SHARES[:FEW] if few else SHARES:
         try:
             _, backward = own_partition(task.module, task.inputs, share, **task.options)
         except Exception as error:  # whatever PyTorch's partitioner may not be made for

@@ -14,7 +14,7 @@ from experiments.pytorch.study import Share
 from lowtide.frontends.torch.compile.joint import joint_graph
 from lowtide.frontends.torch.compile.private import copy_of, merge_equal_nodes
 from lowtide.frontends.torch.machine import PRESETS
-from lowtide.runtime.compile import planners, tell
+from lowtide.runtime.compile import own, planners, tell
 from lowtide.runtime.compile.own import SHARES, Task
 from lowtide.runtime.compile.planners import keep_everything, plan_for
 from lowtide.runtime.compile.survey import Surveyed, survey
@@ -96,17 +96,17 @@ def own_of(found: Survey) -> tuple[Own, ...]:
 def test_shares_of_pytorch_are_plans() -> None:
     """Less is saved, and more computed again, as the share falls; each split stands once."""
     found = surveyed(Gelus(), torch.randn(256, 32))
-    own = own_of(found)
-    assert [one.share for one in own] == sorted((one.share for one in own), reverse=True)
-    assert own[0].share == 1.0
-    assert own[-1].share == 0.0
-    assert len(own) < len(SHARES)
-    saved = [one.saved_bytes for one in own]
+    splits = own_of(found)
+    assert [one.share for one in splits] == sorted((one.share for one in splits), reverse=True)
+    assert splits[0].share == 1.0
+    assert splits[-1].share == 0.0
+    assert len(splits) < len(SHARES)
+    saved = [one.saved_bytes for one in splits]
     assert saved == sorted(saved, reverse=True)
-    assert own[-1].saved_bytes == 0
-    times = [one.plan.time_ns for one in own]
+    assert splits[-1].saved_bytes == 0
+    times = [one.plan.time_ns for one in splits]
     assert times == sorted(times)
-    assert own[0].plan.schedule.recomputes() < own[-1].plan.schedule.recomputes()
+    assert splits[0].plan.schedule.recomputes() < splits[-1].plan.schedule.recomputes()
     # Everything is saved: as much as one layer's results for each of them, at least.
     assert found.kept_bytes >= 6 * 256 * 32 * 4
 
@@ -165,6 +165,16 @@ def test_what_comes_first_is_pytorchs_default() -> None:
     assert choices[2:] == light[1:]
     assert len(light) > 1
     assert all(least >= found.outside_bytes for _, least in first)
+
+
+def test_large_graphs_have_the_largest_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's minimum cuts take long there; those at small shares never come first."""
+    whole = surveyed(Gelus(), torch.randn(256, 32))
+    torch._dynamo.reset()
+    monkeypatch.setattr(own, "MANY_OPS", len(whole.graph.ops) - 1)
+    shares = [one.share for one in surveyed(Gelus(), torch.randn(256, 32)).own]
+    assert shares == [one.share for one in whole.own if one.share in SHARES[: own.FEW]]
+    assert len(shares) < len(whole.own)
 
 
 def test_parts_that_the_user_marks_have_no_splits_of_pytorchs() -> None:
