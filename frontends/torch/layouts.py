@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _aten: Any = torch.ops.aten
 _prims: Any = torch._prims_common
+_SHORT = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def true_results() -> Iterator[None]:
         self: Any, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = known(self, func, types, args, kwargs or {})
-        rule = RULES.get(func)
+        rule = RULES.get(func) or _of_short_floats(func, args)
         return result if rule is None else _corrected(result, rule, args, kwargs or {})
 
     mode.dispatch = dispatch
@@ -137,6 +138,23 @@ def _elementwise(*positions: int) -> Rule:
         return (Like(tuple(_prims.compute_elementwise_output_strides(*wide))),)
 
     return rule
+
+
+def _of_short_floats(func: Any, args: Any) -> Rule | None:
+    """The rule for pointwise operators over several tensors of one 16-bit type; None for all others.
+
+    PyTorch computes them on fake tensors by way of float32, and the copies on the way lose that an
+    operand is expanded.
+    """
+    tensors = [position for position, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+    turned = func is _aten.rsub.Tensor
+    if len(tensors) < 2 or not (turned or torch.Tag.pointwise in getattr(func, "tags", ())):
+        return None
+    kinds = {args[position].dtype for position in tensors}
+    if len(kinds) > 1 or not kinds.issubset(_SHORT):
+        return None
+    # Which operand comes first decides of unlike layouts.
+    return _elementwise(*(tensors[::-1] if turned else tensors))
 
 
 def _broadcast(tensor: torch.Tensor, shape: torch.Size) -> Strides:

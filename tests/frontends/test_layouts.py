@@ -229,3 +229,23 @@ def test_every_layout(op: Any) -> None:
     """The same for all calls: thousands."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         assert compare(op, dtype, 1) >= 10
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "op", [torch.add, torch.mul, torch.rsub, torch.maximum, torch.div], ids=str
+)
+def test_short_floats_of_unlike_layouts(op: Any, dtype: torch.dtype) -> None:
+    """An expanded operand and a permuted one: the result follows the second, as in float32."""
+    permuted = torch.randn(5, 4, 3, 2).to(dtype).permute(3, 2, 1, 0)
+    others = [
+        torch.randn(2, 3, 1, 5).to(dtype).expand(2, 3, 4, 5),
+        torch.randn(1, 3, 1, 1).to(dtype).expand(2, 3, 4, 5),
+        torch.randn(2, 3, 4, 5).to(dtype),
+        torch.randn(5).to(dtype),
+    ]
+    for one, two in [(a, b) for x in others for a, b in ((x, permuted), (permuted, x))]:
+        real = op(one, two)
+        with true_results(), FakeTensorMode() as mode:
+            fake = op(mode.from_tensor(one), mode.from_tensor(two))
+        assert fake.stride() == real.stride()
