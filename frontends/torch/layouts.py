@@ -141,7 +141,7 @@ def _elementwise(*positions: int) -> Rule:
 
 
 def _of_short_floats(func: Any, args: Any) -> Rule | None:
-    """The rule for pointwise operators over several tensors of one 16-bit type; None for all others.
+    """The rule for pointwise operators over several tensors of one 16-bit type, else None.
 
     PyTorch computes them on fake tensors by way of float32, and the copies on the way lose that an
     operand is expanded.
