@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..solver.units import format_bytes, format_percent, format_seconds
+from ..solver.units import format_bytes, format_more, format_seconds
 
 if TYPE_CHECKING:
     from .wiring import Planned
@@ -68,7 +68,11 @@ class Verification:
     budget_bytes
         That plan's budget, resident bytes included; -1 without a plan.
     predicted_overhead
-        Extra time over the step, as that plan predicts it: 0.2 is 20%; nan without a plan.
+        Extra time over the step that computes nothing again, as that plan predicts it: 0.2 is 20%;
+        nan without a plan.
+    expected
+        The predicted time in words, over plain PyTorch where that was measured; empty without a
+        plan.
     step, steps, kinds
         Which batch, counted from 0, these are of: the one with the largest plain peak, or the first
         if nothing was measured; how many batches there were, and kinds of calls among them.
@@ -83,6 +87,7 @@ class Verification:
     resident_bytes: int = 0
     budget_bytes: int = -1
     predicted_overhead: float = math.nan
+    expected: str = ""
     step: int = 0
     steps: int = 1
     kinds: int = 1
@@ -195,12 +200,12 @@ class Verification:
         return "as predicted" if off == 0 else f"{off:+,} B from the prediction"
 
     def _extra(self) -> str:
-        measured, predicted = self.measured_overhead, self.predicted_overhead
+        measured = self.measured_overhead
         words = "median"
         if not math.isnan(measured):
-            words += f", {format_percent(abs(measured))} {'more' if measured >= 0 else 'less'}"
-        if not math.isnan(predicted):
-            words += f"; predicted {format_percent(predicted)} more"
+            words += f", {format_more(measured)}"
+        if self.expected:
+            words += f"; predicted {self.expected}"
         return words
 
 
@@ -215,6 +220,7 @@ def verification(items: list[Item], measured: Measured, planned: Planned | None)
             "resident_bytes": resident,
             "budget_bytes": planned.plan.budget_bytes,
             "predicted_overhead": planned.plan.overhead,
+            "expected": planned.plan.expected,
         }
     return Verification(
         tuple(items),

@@ -9,7 +9,7 @@ import msgspec
 
 from .calibration import Calibration  # noqa: TC001  plans are read by their types
 from .schedule import Schedule
-from .units import format_bytes, format_percent
+from .units import format_bytes, format_more, format_percent
 
 
 class Status(StrEnum):
@@ -106,6 +106,13 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
     def bound_over_plain(self) -> float | None:
         """The same at the lower bound; None without one or if not measured."""
         return None if self.lower_bound_ns < 0 else self._beyond_plain(self.lower_bound_ns)
+
+    @property
+    def expected(self) -> str:
+        """What a step is predicted to take, in words, and compared with what."""
+        if self.overhead_over_plain is not None:
+            return f"{format_more(self.overhead_over_plain)} than plain PyTorch"
+        return f"{format_more(self.overhead)} than without recomputation"
 
     @property
     def step_ns(self) -> int:

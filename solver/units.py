@@ -161,3 +161,8 @@ def format_percent_up(fraction: float) -> str:
 def format_percent(fraction: float) -> str:
     """A fraction as percent with enough digits to tell plans apart: `3.398%`."""
     return f"{100.0 * fraction:.3f}%"
+
+
+def format_more(extra: float) -> str:
+    """Extra time as a fraction in words: `3.398% more`, `1.200% less`."""
+    return f"{format_percent(abs(extra))} {'more' if extra >= 0 else 'less'}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from ..solver.units import format_bytes, format_percent, format_seconds
+from ..solver.units import format_bytes, format_more, format_seconds
 from .options import Json, PlanFile, Quiet, StepSource, Times
 from .progress import spinner
 from .source import load_step, on_device, split_source, warnings_as_lines
@@ -149,21 +149,10 @@ def measured_rows(plan: Plan, scale: Scale, measured: Measured) -> list[tuple[st
     time = format_seconds(measured.seconds * 1e9)
     if plain is not None and plain > 0:
         extra = measured.seconds / plain - 1.0
-        time += f", plain {format_seconds(plain * 1e9)} ({_more_or_less(extra)}"
-        time += f"; predicted {_more(plan)})"
+        time += f", plain {format_seconds(plain * 1e9)} ({format_more(extra)}"
+        time += f"; predicted {plan.expected})"
     rows.append(("time of one step", f"{time}; forward and backward, medians"))
     return rows
-
-
-def _more(plan: Plan) -> str:
-    """What the plan said: over the plain step if that was measured when the graph was captured."""
-    if plan.overhead_over_plain is None:
-        return f"{format_percent(plan.overhead)} more than without recomputation"
-    return _more_or_less(plan.overhead_over_plain)
-
-
-def _more_or_less(extra: float) -> str:
-    return f"{format_percent(abs(extra))} {'more' if extra >= 0 else 'less'}"
 
 
 def measured_document(plan: Plan, scale: Scale, measured: Measured) -> dict[str, Any]:

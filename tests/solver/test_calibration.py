@@ -88,6 +88,7 @@ def test_overheads_are_of_steps(tmp_path: Path) -> None:
     assert plan.base_step_ns == Scale.of(graph).base_time_ns == 4 * base
     assert plan.overhead_over_plain is not None
     assert plan.overhead_over_plain == pytest.approx(plan.step_ns / (2 * base) - 1)
+    assert plan.expected.endswith("than plain PyTorch")
     assert plan.bound_over_plain is not None
     assert plan.bound_over_plain <= plan.overhead_over_plain
     assert plan.overhead_bound is not None
@@ -110,6 +111,7 @@ def test_the_same_plan_is_best() -> None:
     )  # fmt: skip
     assert same.overhead == same.time_ns / same.base_time_ns - 1
     assert same.overhead_over_plain is None
+    assert same.expected.endswith("more than without recomputation")
 
 
 def test_another_calibration_is_found_out() -> None:
