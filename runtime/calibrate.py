@@ -1,7 +1,8 @@
 """Times whole steps of a captured model under a few plans, so that predictions are of whole steps.
 
-The steps run on a copy of the model: nothing of the caller's changes. They take turns, and each is
-compared with the steps beside it, so that a clock that drifts cancels out.
+The steps run on a copy of the model: nothing of the caller's changes, and what would change the
+original through its copy is not run. They take turns, and each is compared with the steps beside
+it, so that a clock that drifts cancels out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import logging
 import statistics
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..frontends.torch.batches import split_batch
@@ -21,6 +24,7 @@ from ..frontends.torch.synthetic import is_real
 from ..solver.calibration import Calibration
 from ..solver.control import Control
 from ..solver.errors import InputError, LowtideError
+from ..solver.plan import Stop
 from ..solver.smallest import smallest_found
 from ..solver.solve import solve
 from .calibration_cache import known, remember
@@ -28,17 +32,18 @@ from .fsdp import is_sharded
 from .meter import measure_step_time
 from .replay import replay
 from .rng import random_states, set_random_states
+from .twins import KeptApart, changed_by, refusal, shared
 from .verify import scalar_loss
 from .verify_measure import copy_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
+    from collections.abc import Callable, Sequence
 
     from ..frontends.torch.captured import Captured
     from ..solver.graph import Graph
     from ..solver.plan import Plan
+    from .module import ReplayModule
+    from .twins import Changed
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +87,9 @@ def calibrate(
             return captured
         states = random_states()
         try:
-            found = _measured(captured, batch, plain)
-        except (LowtideError, RuntimeError, TypeError, ValueError, MemoryError) as error:
+            with torch.inference_mode(False), torch.enable_grad():
+                found = _measured(captured, batch, plain)
+        except Exception as error:
             # Models that cannot be copied, batches that cannot be run twice: plans stay valid.
             text = str(error).strip().splitlines() or [type(error).__name__]
             _log.info("times of whole steps are not measured: %s", text[0])
@@ -92,7 +98,7 @@ def calibrate(
             set_random_states(states)
         if cache:
             remember(graph, device, found)
-    return captured.calibrated(found)
+    return captured.calibrated(msgspec.structs.replace(found, plain_ns=found.plain_ns or -1))
 
 
 def _obstacle(captured: Captured, batch: Any) -> str:
@@ -112,10 +118,14 @@ def _obstacle(captured: Captured, batch: Any) -> str:
 
 
 def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
-    plans = [solve(captured.graph, "max"), *_tight_plans(captured.graph)]
+    keep_all = solve(captured.graph, "max")
     # One copy of the model for all of them; its parameters' gradients are dropped with it.
-    step = copy.deepcopy(replay(captured, plans[0])).captured
-    own = copy_batch(batch)
+    original = replay(captured, keep_all)
+    twin, own = copy.deepcopy(original), copy_batch(batch)
+    theirs, step = changed_by(original, batch), twin.captured
+    for found in shared(theirs, changed_by(twin, own)):
+        raise refusal(found.name)
+    plans = [keep_all, *_tight_plans(captured.graph)]
     keep = is_accumulating(captured.graph)
     calls = {
         str(place): _step(replay(step, plan), own, keep=keep) for place, plan in enumerate(plans)
@@ -124,7 +134,12 @@ def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
     # happens to lie makes up to some percent.
     calls["again"] = _step(replay(step, plans[0]), own, keep=keep)
     if plain:
-        calls["plain"] = _step(step.model, own, keep=keep, call=step.call)
+        call = _step(twin, own, keep=keep, call=step.call)
+        reason = _entangled(step, call, theirs)
+        if reason:
+            _log.info("the step of plain PyTorch is not timed: %s", reason)
+        else:
+            calls["plain"] = call
     clock = cpu_clock()
     first = measure_step_time(calls, 1, warmup=2, device=captured.device, clock=clock)
     rounds = int(_STEPS_S / max(1e-9, sum(seconds[0] for seconds in first.values())))
@@ -138,7 +153,21 @@ def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
         return base * statistics.median(a / b for a, b in zip(seconds[name], both, strict=True))
 
     times = [(plan.time_ns, against_base(str(place))) for place, plan in enumerate(plans)]
-    return Calibration.of(times, against_base("plain") if plain else -1)
+    # Zero: it cannot be timed, and need not be tried again.
+    return Calibration.of(times, against_base("plain") if "plain" in calls else -1 + plain)
+
+
+def _entangled(step: Captured, call: Callable[[], Any], theirs: Sequence[Changed]) -> str:
+    """Why the code of the copied model cannot be run again and again, empty if it can."""
+    changing = step.program.reads.changing
+    if changing:
+        return f"it changes {' and '.join(sorted(changing))}"
+    try:
+        with KeptApart(theirs):
+            call()
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def _tight_plans(graph: Graph) -> list[Plan]:
@@ -152,17 +181,21 @@ def _tight_plans(graph: Graph) -> list[Plan]:
             plan = solve(graph, round(least + share * (most - least)), time_limit=_SEARCH_S)
         except LowtideError:
             continue  # the search for a plan has less luck than that for the smallest budget
+        if plan.stopped_by is Stop.INTERRUPTED:
+            raise KeyboardInterrupt  # which the solver took for its own
         if plan.time_ns > max([plan.base_time_ns, *(other.time_ns for other in plans)]):
             plans.append(plan)
     return plans
 
 
 def _step(
-    module: nn.Module, batch: Any, *, keep: bool, call: Callable[..., Any] | None = None
+    module: ReplayModule, batch: Any, *, keep: bool, call: Callable[..., Any] | None = None
 ) -> Callable[[], Any]:
     """Forward and backward; gradients are dropped before it, unless steps add to them."""
     _, args, kwargs = split_batch(batch)
     owners = [*module.parameters(), *pytree.tree_leaves((args, kwargs))]
+    if isinstance(module.captured.loss_fn, nn.Module):
+        owners += module.captured.loss_fn.parameters()
     owners = [leaf for leaf in owners if isinstance(leaf, torch.Tensor) and leaf.is_leaf]
 
     def run() -> None:
@@ -170,12 +203,19 @@ def _step(
             for owner in owners:
                 owner.grad = None
         output = module(*args, **kwargs) if call is None else call(args, kwargs)
-        try:
-            scalar_loss(output).backward()  # type: ignore[no-untyped-call]
-        except InputError:
-            # Without a loss, every output that can get a gradient gets one.
-            leaves = pytree.tree_leaves(output)
-            heads = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
-            torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
+        heads = _heads(output)
+        torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
 
     return run
+
+
+def _heads(output: Any) -> list[torch.Tensor]:
+    """The loss; without one, every output that can get a gradient."""
+    try:
+        loss = scalar_loss(output)
+    except InputError:
+        loss = None
+    if loss is not None and loss.requires_grad:
+        return [loss]
+    leaves = pytree.tree_leaves(output)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]

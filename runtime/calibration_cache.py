@@ -36,7 +36,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def known(graph: Graph, device: torch.device, *, plain: bool) -> Calibration | None:
-    """What is known of a graph with these op times; `plain`: only with the plain step's time."""
+    """What is known of a graph with these op times.
+
+    `plain`: only with the plain step's time, which is 0 where it cannot be measured.
+    """
     found = _read(_path(device), device).get(_key(graph))
     return None if found is None or (plain and found.plain_ns < 0) else found
 

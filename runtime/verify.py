@@ -19,6 +19,7 @@ from ..frontends.torch.deliveries import is_accumulating
 from ..solver.errors import InputError
 from .alike import same_strides
 from .rng import random_states, set_random_states
+from .twins import KeptApart, changed_by, refusal, shared
 from .verification import Item as Item
 from .verification import Measured, verification
 from .verification import Verification as Verification
@@ -69,7 +70,8 @@ def verify(
     Raises
     ------
     InputError
-        If there is no batch, or no scalar loss can be found.
+        If there is no batch, no scalar loss can be found, or a copy of the model would train the
+        original: a loss that closes over the model, or a copy method that copies nothing.
     ReplayError
         If a batch is not one the plan was made for.
     """
@@ -77,11 +79,15 @@ def verify(
         raise InputError("verify needs at least one batch")
     start = random_states()
     pick = loss_of if loss_of is not None else scalar_loss
+    outside: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
+        outside = _kept_outside(model, module, batches[0], pick)
+        set_random_states(start)
         plain_run = Trainee.plain(model, module)
         plain = [plain_run.train(batches, optimizer, learning_rate, pick)]
         end_plain = random_states()
         set_random_states(start)
+        _put_back(outside)
         replay_run = Trainee.replayed(module)
         replayed = [replay_run.train(batches, optimizer, learning_rate, pick)]
         end_replayed = random_states()
@@ -94,8 +100,41 @@ def verify(
             measured = measure_largest(plain_run, replay_run, batches, pick, repeats, kept)
     finally:
         set_random_states(start)
+        _put_back(outside)
     found = replay_run.model.planned_for(batches[measured.step])  # type: ignore[operator]
     return verification(items, measured, found)
+
+
+def _kept_outside(
+    model: nn.Module, module: ReplayModule, batch: Any, pick: Callable[[Any], torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Tensors outside of the model that steps write, each with its contents.
+
+    Raises
+    ------
+    InputError
+        If steps of a copy use parameters or buffers of the original.
+    """
+    theirs = changed_by(module, batch)
+    twin, own = Trainee.replayed(module).model, copy_batch(batch)
+    found = shared(theirs, changed_by(twin, own))  # type: ignore[arg-type]
+    for one in found:
+        if not one.closed:
+            raise refusal(one.name)
+    plain = Trainee.plain(model, module)
+    saved = [(one.tensor, one.tensor.detach().clone()) for one in found]
+    try:
+        with KeptApart([one for one in theirs if not one.closed]):
+            plain.step(own, pick)
+    finally:
+        _put_back(saved)
+    return saved
+
+
+def _put_back(saved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    with torch.no_grad():
+        for tensor, contents in saved:
+            tensor.copy_(contents)
 
 
 class Trainee:

@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,8 @@ from lowtide.frontends.torch.capture import capture
 from lowtide.runtime import calibrate as module
 from lowtide.runtime.calibrate import calibrate
 from lowtide.runtime.rng import random_states
+from lowtide.solver.plan import Stop
+from lowtide.solver.solve import solve
 
 if TYPE_CHECKING:
     from lowtide import Captured
@@ -54,6 +57,11 @@ class _Net(nn.Module):
 def _step(net: nn.Module, batch: torch.Tensor) -> Captured:
     captured = capture(net, batch, times="roofline", device="cpu")
     return captured.with_costs(time_ns=[1000] * len(captured.graph.ops))
+
+
+@pytest.fixture
+def _one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARES", ())
 
 
 def _state(net: nn.Module) -> list[torch.Tensor]:
@@ -163,3 +171,138 @@ def test_capture_and_fit_calibrate() -> None:
     assert bare.plan.steps == fitted.plan.steps
     # Times that are put in by hand are no longer those of the steps.
     assert captured.with_costs(time_ns=[1] * len(captured.graph.ops)).graph.calibration is None
+
+
+class _Itself(nn.Sequential):
+    """Its copy is the model itself."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Itself:
+        return self
+
+
+def _over_model() -> tuple[nn.Module, Any, list[torch.Tensor]]:
+    net = nn.Sequential(_body(), nn.BatchNorm1d(SIZE))
+    weights = list(net.parameters())
+    return net, lambda out: out.square().mean() + sum(w.square().sum() for w in weights), []
+
+
+def _method_of_model() -> tuple[nn.Module, Any, list[torch.Tensor]]:
+    net = _Net()
+    forward = net.forward
+    net.forward = lambda x: forward(x) * 2  # type: ignore[method-assign]
+    return net, None, []
+
+
+def _writes_outside() -> tuple[nn.Module, Any, list[torch.Tensor]]:
+    seen = torch.zeros(SIZE)
+
+    def loss(out: torch.Tensor) -> torch.Tensor:
+        seen.add_(out.detach().mean(0))
+        return out.square().mean()
+
+    return _body(), loss, [seen]
+
+
+def _copied_as_itself() -> tuple[nn.Module, Any, list[torch.Tensor]]:
+    return nn.Sequential(_body(), _Itself(nn.BatchNorm1d(SIZE))), _square, []
+
+
+def _body() -> nn.Sequential:
+    return nn.Sequential(*[nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh()) for _ in range(6)])
+
+
+def _square(out: torch.Tensor) -> torch.Tensor:
+    return out.square().mean()
+
+
+_ENTANGLED = [_over_model, _method_of_model, _writes_outside, _copied_as_itself]
+
+
+@pytest.mark.usefixtures("_one_plan")
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("make", _ENTANGLED)
+def test_what_a_copy_shares_stays(make: Any, plain: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Steps that would change the original through its copy are not run, and a line says so."""
+    net, loss, outside = make()
+    batch = torch.randn(64, SIZE)
+    captured = capture(net, batch, loss, times="roofline", device="cpu")
+    captured = captured.with_costs(time_ns=[1000] * len(captured.graph.ops))
+    before = [*_state(net), *(t.clone() for t in outside)]
+    caplog.set_level(logging.INFO)
+    found = calibrate(captured, batch, plain=plain).graph.calibration
+    after = [*_state(net), *outside]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert found is None or found.plain_ns == -1
+    assert found is not None or "would change the original" in caplog.text
+
+
+@pytest.mark.usefixtures("_one_plan")
+def test_a_plain_step_that_cannot_be_timed_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loss that counts its calls is called no more than the capture needs."""
+    calls = []
+
+    def loss(out: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return out.square().mean()
+
+    net, batch = _body(), torch.randn(64, SIZE)
+    captured = capture(net, batch, loss, times="roofline", device="cpu")
+    captured = captured.with_costs(time_ns=[1000] * len(captured.graph.ops))
+    count = len(calls)
+    caplog.set_level(logging.INFO)
+    found = calibrate(captured, batch).graph.calibration
+    assert len(calls) == count
+    assert "it changes calls of the loss" in caplog.text
+    assert found is not None
+    assert found.plain_ns == -1
+    monkeypatch.setattr(module, "_measured", None)
+    assert calibrate(captured, batch).graph.calibration == found
+
+
+class _Loss(nn.Linear):
+    def forward(self, out: torch.Tensor) -> torch.Tensor:
+        return super().forward(out).square().mean()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loss_with_parameters_begins_each_step_without_gradients() -> None:
+    """No warning of gradients that are there already."""
+    net, batch, loss = _body(), torch.randn(64, SIZE), _Loss(SIZE, 2)
+    captured = capture(net, batch, loss, times="roofline", device="cpu")
+    captured = captured.with_costs(time_ns=[1000] * len(captured.graph.ops))
+    assert calibrate(captured, batch).graph.calibration is not None
+    assert all(parameter.grad is None for parameter in loss.parameters())
+
+
+@pytest.mark.usefixtures("_one_plan")
+def test_in_any_context_and_with_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are run with gradients on; whatever a copy raises costs the times only."""
+    net, batch = _Net(), torch.randn(64, SIZE)
+    captured = _step(net, batch)
+    with torch.no_grad():
+        assert calibrate(captured, batch).graph.calibration is not None
+
+    def refuses(memo: dict[int, Any]) -> nn.Module:
+        raise KeyError("no copies")
+
+    monkeypatch.setattr(net, "__deepcopy__", refuses, raising=False)
+    assert calibrate(captured, batch, cache=False).graph.calibration is None
+
+
+def test_ctrl_c_while_its_plans_are_made_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver's own handling of Ctrl-C does not swallow it."""
+    net, batch = _Net(), torch.randn(64, SIZE)
+    captured = _step(net, batch)
+
+    def pressed(graph: Any, budget: Any, **more: Any) -> Any:
+        plan = solve(graph, budget, **more)
+        return (
+            plan if budget == "max" else msgspec.structs.replace(plan, stopped_by=Stop.INTERRUPTED)
+        )
+
+    monkeypatch.setattr(module, "solve", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(captured, batch)

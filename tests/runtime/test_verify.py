@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime.fit import fit
@@ -17,6 +18,7 @@ from lowtide.runtime.replay import replay
 from lowtide.runtime.verify import Verification, scalar_loss, verify
 from lowtide.solver.errors import InputError, ReplayError
 from lowtide.solver.schedule import Schedule
+from lowtide.solver.solve import solve
 
 from .models import Case, fresh, make
 from .schedules import plan_of, random_schedule
@@ -263,3 +265,45 @@ def test_dropout_drawn_anew_is_found() -> None:
     found = _verify(case, module)
     assert not found.ok
     assert "random state" in {item.kind for item in found.items if not item.equal}
+
+
+class _Itself(nn.Sequential):
+    """Its copy is the model itself."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Itself:
+        return self
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_copy_that_would_train_the_original_is_refused(itself: bool) -> None:
+    """By name, and before anything is changed."""
+    kind = _Itself if itself else nn.Sequential
+    model = kind(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    weights = [*model.parameters()]
+
+    def decayed(out: torch.Tensor) -> torch.Tensor:
+        return out.square().mean() + (0 if itself else sum(w.square().sum() for w in weights))
+
+    batch = torch.randn(8, 4)
+    captured = capture(model, batch, decayed, times="roofline")
+    module = replay(captured, solve(captured.graph, "max"))
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    with pytest.raises(InputError, match=r"would change the original: its step uses 0\.weight"):
+        verify(model, module, [batch])
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert all(weight.grad is None for weight in weights)
+
+
+def test_what_a_loss_writes_outside_is_put_back() -> None:
+    """Both runs begin with it, and the caller finds it as it was."""
+    mean = torch.zeros(4)
+
+    def centred(out: torch.Tensor) -> torch.Tensor:
+        mean.mul_(0.5).add_(out.detach().mean(0))
+        return (out - mean).square().mean()
+
+    model, batch = nn.Linear(4, 4), torch.randn(8, 4)
+    captured = capture(model, batch, centred, times="roofline")
+    module = replay(captured, solve(captured.graph, "max"))
+    assert verify(model, module, [batch, batch]).ok
+    assert torch.equal(mean, torch.zeros(4))
