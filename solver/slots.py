@@ -58,17 +58,16 @@ def overshot(
 def slack_cuts(program: StagedProgram, values: Floats) -> list[int]:
     """Ops after which the cut between two coarse stages has memory to spare in a solution."""
     stages, memory = program.stages, program.memory
-    arrays = program.graph.arrays
     found = []
     for k in range(1, len(stages) - 1):  # the first cut is where the backward phase begins
         last = stages[k].last
         if stages[k].exact or stages[k + 1].exact:
             continue
-        touched = {*arrays.first_inputs(last).tolist(), *arrays.made(last).tolist()}
+        held = memory.held(last)
         carried = sum(
             float(memory.size[t])
             for t, column in program.carry[k + 1].items()
-            if values[column] > 0.5 and t not in touched
+            if values[column] > 0.5 and t not in held
         )
         if carried + memory.during(last) < (1.0 - SPARE) * memory.room:
             found.append(last)

@@ -154,7 +154,7 @@ def walk(
         absent = 0
         for i in range(g.in_ptr[base], g.in_ptr[base + 1]):
             t = g.in_idx[i]
-            if present[t]:
+            if present[t] or t == g.restores[base]:  # that is of no use to a first run
                 continue
             place = absent
             absent += 1

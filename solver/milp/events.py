@@ -8,7 +8,9 @@ row of recomputation p before base op b,
 
 is made when a solution breaks it. L[d] says that d, in memory when p begins, lives on: it is S of
 the next stage or R of the one op that still reads d, where only one of the two is left, and a
-column above all of them else. The rows that whole solutions broke are known to the next round.
+column above all of them else. An input that p overwrites need not live any more when p begins, and
+what p makes only for later reruns of another op is a d like any other. The rows that whole
+solutions broke are known to the next round.
 """
 
 from __future__ import annotations
@@ -154,22 +156,30 @@ class Events:
             for t in arrays.inputs(op).tolist():
                 consumers.setdefault(t, []).append(op)
         base_reads = set(arrays.first_inputs(base).tolist())
+        overwrites = arrays.overwrites.tolist()
         made = {t for op in ops for t in arrays.outputs(op).tolist()}
+
+        def last(op: int, t: int) -> int:
+            """The last event at which t must be there because of the run of `op`."""
+            return place[op] - int(overwrites[op] == t)  # its bytes are the result's then
+
         spans: list[_Span] = []
         for t in sorted({*carry, *made}):
             if memory.free[t] or not memory.size[t]:
                 continue
             size, start = float(memory.size[t]), carry.get(t)
-            begin = place.get(int(arrays.producer[t]), -1) + 1
-            if begin and start is not None:  # until it would be made anew
+            maker = place.get(int(arrays.producer[t]), -1)
+            # Results are in `during` of their op, but for those that are not made if nobody reads.
+            begin = maker + (0 if maker >= 0 and arrays.spare[t] else 1)
+            if maker >= 0 and start is not None:  # until it would be made anew
                 spans.append(_Span(t, size, 0, begin, (start,)))
             if t in base_reads:
-                stays = () if begin or start is None else (start,)
+                stays = () if maker >= 0 or start is None else (start,)
                 spans.append(_Span(t, size, begin, len(ops), stays))
                 continue
             needs = [(len(ops), following[t])] if t in following else []
-            needs += [(place[op], recompute[op]) for op in reversed(consumers.get(t, []))]
-            if not begin and start is not None:  # carried in, and nothing can make it here
+            needs += [(last(op, t), recompute[op]) for op in reversed(consumers.get(t, []))]
+            if maker < 0 and start is not None:  # carried in, and nothing can make it here
                 begin = needs[-1][0] + 1 if consumers.get(t) else len(ops)
                 spans.append(_Span(t, size, 0, begin, (start,)))
                 needs = needs[:-1]
@@ -182,15 +192,11 @@ class Events:
         lists = [span.above or (-1,) for span in spans]
         pointer = np.zeros(len(lists), dtype=np.int64)
         np.cumsum([len(above) for above in lists[:-1]], out=pointer[1:])
-        during = np.zeros(len(ops))
-        for at, op in enumerate(ops):
-            work = float(arrays.rerun_workspace[op] - arrays.credit[op]) / memory.unit
-            during[at] = float(memory.size[arrays.outputs(op)].sum()) + work
         return _Stage(
             base=base,
             ops=ops,
             columns=np.array([recompute[op] for op in ops], dtype=np.int64),
-            during=during,
+            during=np.array([memory.rerun[op] for op in ops], dtype=np.float64),
             pinned=float(memory.pinned[base]),
             spans=spans,
             flat=np.array([c for above in lists for c in above], dtype=np.int64),

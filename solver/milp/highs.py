@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import highspy
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..control import Control
     from .problem import Builder, Floats, Peek, Problem
 
+TOLERANCE = 1e-6  # of objectives, relative
 _STDOUT = threading.Lock()
 
 
@@ -44,30 +46,72 @@ class Highs:
         peek: Peek | None = None,
     ) -> Answer:
         """See `Backend.solve`."""
-        solver = quiet_solver()
-        solver.setOptionValue("mip_rel_gap", gap)
-        solver.setOptionValue("threads", threads)
-        solver.setOptionValue("random_seed", seed % 2**31)
-        if cutoff < INF:
-            solver.setOptionValue("objective_bound", cutoff)
-        solver.passModel(_model(problem))
-        if start is not None:
-            solution = highspy.HighsSolution()
-            solution.col_value = start.tolist()
-            solution.value_valid = True
-            solver.setSolution(solution)
-        if peek is not None:
-            _let_peek(solver, peek)
-        run(solver, control, time_limit)
-        answer = _answer(solver)
+        deadline = control.elapsed + time_limit
+
+        def once(first: Floats | None, seconds: float) -> Answer:
+            return _solve_once(
+                problem, control=control, time_limit=seconds, gap=gap, threads=threads, seed=seed,
+                start=first, cutoff=cutoff, peek=peek,
+            )  # fmt: skip
+
+        answer = once(start, time_limit)
         if start is None or answer.outcome == Outcome.INFEASIBLE:
             return answer
-        # Presolve takes a start into its reduced space, where it may have become a dearer one.
-        cost = float(problem.cost @ start) + problem.offset
+        bound = answer.bound
+        if answer.values is not None and _misreported(problem, answer):
+            # Presolve took the start for a cheaper solution that is none: it ended the search.
+            answer = once(None, deadline - control.elapsed)
+            if answer.outcome == Outcome.INFEASIBLE:
+                return answer
+            bound = max(bound, answer.bound)
+        # In the reduced space of presolve the start may also have become a dearer solution.
+        cost = _cost(problem, start)
         if answer.values is not None and answer.objective <= cost:
-            return answer
+            return replace(answer, bound=min(bound, answer.objective))
         outcome = answer.outcome if answer.values is not None else Outcome.FEASIBLE
-        return Answer(outcome, start, cost, min(answer.bound, cost))
+        return Answer(outcome, start, cost, min(bound, cost))
+
+
+def _solve_once(
+    problem: Problem,
+    *,
+    control: Control,
+    time_limit: float,
+    gap: float,
+    threads: int,
+    seed: int,
+    start: Floats | None,
+    cutoff: float,
+    peek: Peek | None,
+) -> Answer:
+    """What HiGHS answers, as it is."""
+    solver = quiet_solver()
+    solver.setOptionValue("mip_rel_gap", gap)
+    solver.setOptionValue("threads", threads)
+    solver.setOptionValue("random_seed", seed % 2**31)
+    if cutoff < INF:
+        solver.setOptionValue("objective_bound", cutoff)
+    solver.passModel(_model(problem))
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = start.tolist()
+        solution.value_valid = True
+        solver.setSolution(solution)
+    if peek is not None:
+        _let_peek(solver, peek)
+    run(solver, control, time_limit)
+    return _answer(solver)
+
+
+def _cost(problem: Problem, values: Floats) -> float:
+    return float(problem.cost @ values) + problem.offset
+
+
+def _misreported(problem: Problem, answer: Answer) -> bool:
+    """Whether the objective is less than that of the solution which comes with it."""
+    assert answer.values is not None
+    cost = _cost(problem, answer.values)
+    return cost > answer.objective + TOLERANCE * max(1.0, abs(cost))
 
 
 def quiet_solver() -> highspy.Highs:

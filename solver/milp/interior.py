@@ -128,13 +128,14 @@ class Interior:
         np.add.at(change, lives.end - first, passing - needed)
         change[-1] = 0.0
         activity = np.cumsum(change)[: last - first]  # the last op has a row at the end already
-        # What an op reads is in `during`.
+        # What an op reads and does not overwrite is in `during`.
         place = np.full(len(size), -1, dtype=np.int64)
         place[lives.tensor] = np.arange(len(lives.tensor))
         reads = slice(arrays.in_ptr[first], arrays.in_ptr[last])
         reader = np.repeat(np.arange(first, last), np.diff(arrays.in_ptr[first : last + 1]))
         at = place[arrays.in_idx[reads]]
-        counts = (at >= 0) & arrays.in_first[reads]
+        left = arrays.in_idx[reads] != arrays.overwrites[reader]
+        counts = (at >= 0) & arrays.in_first[reads] & left
         reader, at = reader[counts], at[counts]
         counted = np.where(reader < lives.end[at], needed[at], passing[at])
         np.subtract.at(activity, reader - first, counted)
@@ -152,9 +153,9 @@ class Interior:
 
     def _row(self, k: int, lives: _Lives, op: int) -> None:
         program = self.program
-        arrays, memory, builder = program.graph.arrays, program.memory, program.builder
+        memory, builder = program.memory, program.builder
         self.done.add(op)
-        touched = {*arrays.first_inputs(op).tolist(), *arrays.made(op).tolist()}
+        held = memory.held(op)
         limit = memory.room - float(self._during[op])
         terms: dict[int, float] = {}
         inside = np.flatnonzero(
@@ -162,7 +163,7 @@ class Interior:
         ).tolist()
         for i in inside:
             t = int(lives.tensor[i])
-            if t in touched:
+            if t in held:
                 continue
             size = float(memory.size[t])
             if op < lives.end[i]:

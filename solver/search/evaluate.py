@@ -78,7 +78,7 @@ def arrays_of(graph: Graph) -> Arrays:
 def _missing(
     g: Arrays, base: int, available: Bools, mark: Bools, stack: Ints, wanted: int, found: Ints
 ) -> int:
-    """Write into `found`, in base order, the ops that must run again before `base`.
+    """Write into `found`, in base order, the ops that must run again before the first `base`.
 
     The first `wanted` entries of `stack` are ops that shall run in any case.
     """
@@ -89,7 +89,7 @@ def _missing(
     for i in range(g.in_ptr[base], g.in_ptr[base + 1]):
         t = g.in_idx[i]
         p = g.producer[t]
-        if not available[t] and not mark[p]:
+        if not available[t] and not mark[p] and t != g.restores[base]:
             mark[p] = True
             stack[top] = p
             top += 1
@@ -149,6 +149,12 @@ def expand(g: Arrays, rule: Bytes, computes: Ints) -> int:
             t = g.in_idx[i]
             used[t] += 1
             kind = rule[g.gap_ptr[t] + used[t]]
+            if t == g.restores[base] and not available[t]:  # not there, if it was not made again
+                there = False
+                for j in range(again):
+                    there = there or found[j] == g.producer[t]
+                if not there:
+                    continue
             available[t] = g.forced[t] == 1 or kind == 1 or kind == 3
         for i in range(g.out_ptr[base], g.out_ptr[base + 1]):
             t = g.out_idx[i]

@@ -67,6 +67,7 @@ def test_auto_and_milp_find_the_optimum(graph: Graph, share: int) -> None:
     for method in ("auto", "milp"):
         plan = attempt(graph, budget, method)
         assert (None if plan is None else plan.time_ns) == expected
+        assert plan is None or plan.status is Status.OPTIMAL
 
 
 @given(graph=graphs(max_ops=10), share=st.integers(40, 99))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from lowtide.frontends.generated import random_graph
 from lowtide.solver.control import Control
+from lowtide.solver.milp import highs
 from lowtide.solver.milp.highs import Highs
-from lowtide.solver.milp.problem import INF, Outcome
+from lowtide.solver.milp.problem import INF, Answer, Outcome
 from lowtide.solver.milp.running import Running
 from lowtide.solver.milp.staged import build
 from lowtide.solver.milp.stages import every_op, free_tensors
@@ -78,3 +80,31 @@ def test_errors_reach_the_thread_that_asks() -> None:
     run.wait(lambda: False)
     with pytest.raises(RuntimeError, match="broken backend"):
         run.finish()
+
+
+def test_a_start_that_presolve_takes_for_a_cheaper_solution_ends_no_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The start is told as optimal, at less than it costs: then the program is solved without."""
+    problem = _problem(24)
+    run = _run(problem, Highs())
+    run.wait(lambda: False)
+    right = run.finish()
+    assert right.values is not None
+    dear = np.where(problem.integer, 1.0, right.values)
+    cost = float(problem.cost @ dear) + problem.offset
+    assert cost > right.objective
+    solve_once = highs._solve_once
+
+    def lies(given: Problem, *, start: Any, **options: Any) -> Answer:
+        if start is None:
+            return solve_once(given, start=start, **options)
+        return Answer(Outcome.OPTIMAL, start, right.objective - 1.0, right.objective - 1.0)
+
+    monkeypatch.setattr(highs, "_solve_once", lies)
+    answer = Highs().solve(
+        problem, control=Control(60.0), time_limit=60.0, gap=1e-6, threads=1, seed=0, start=dear
+    )
+    assert answer.outcome == Outcome.OPTIMAL
+    assert answer.objective == pytest.approx(right.objective)
+    assert answer.bound == pytest.approx(right.objective)
