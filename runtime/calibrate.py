@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import statistics
+import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,6 @@ from ..frontends.torch.synthetic import is_real
 from ..solver.calibration import Calibration
 from ..solver.control import Control
 from ..solver.errors import InputError, LowtideError
-from ..solver.plan import Stop
 from ..solver.smallest import smallest_found
 from ..solver.solve import solve
 from .calibration_cache import known, remember
@@ -110,7 +110,7 @@ def _obstacle(captured: Captured, batch: Any) -> str:
     if any(not is_real(tensor) for tensor in tensors):
         return "parameters or inputs have no data"
     graph = captured.graph
-    needed = graph.resident_bytes + solve(graph, "max").peak_bytes
+    needed = graph.resident_bytes + _solved(graph, "max").peak_bytes
     free = available_bytes(captured.device)
     if needed > _ROOM * free:
         return f"a copy of the model and a plain step take {needed} B, and {free} B are free"
@@ -118,7 +118,7 @@ def _obstacle(captured: Captured, batch: Any) -> str:
 
 
 def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
-    keep_all = solve(captured.graph, "max")
+    keep_all = _solved(captured.graph, "max")
     # One copy of the model for all of them; its parameters' gradients are dropped with it.
     original = replay(captured, keep_all)
     twin, own = copy.deepcopy(original), copy_batch(batch)
@@ -173,19 +173,27 @@ def _entangled(step: Captured, call: Callable[[], Any], theirs: Sequence[Changed
 def _tight_plans(graph: Graph) -> list[Plan]:
     """Plans that compute more and more again, none if nothing can be saved."""
     resident = graph.resident_bytes
-    most = solve(graph, "max").peak_bytes
+    most = _solved(graph, "max").peak_bytes
     least = smallest_found(graph, 0, Control(_SEARCH_S)).peak + resident
     plans: list[Plan] = []
     for share in SHARES:
         try:
-            plan = solve(graph, round(least + share * (most - least)), time_limit=_SEARCH_S)
+            plan = _solved(graph, round(least + share * (most - least)), time_limit=_SEARCH_S)
         except LowtideError:
             continue  # the search for a plan has less luck than that for the smallest budget
-        if plan.stopped_by is Stop.INTERRUPTED:
-            raise KeyboardInterrupt  # which the solver took for its own
         if plan.time_ns > max([plan.base_time_ns, *(other.time_ns for other in plans)]):
             plans.append(plan)
     return plans
+
+
+def _solved(graph: Graph, budget: int | str, time_limit: float = 60.0) -> Plan:
+    """A plan; Ctrl-C, with which a solve ends early and returns what it has, goes on from here."""
+    pressed = threading.Event()
+    try:
+        return solve(graph, budget, time_limit=time_limit, interrupt=pressed)
+    finally:
+        if pressed.is_set():
+            raise KeyboardInterrupt
 
 
 def _step(

@@ -41,7 +41,9 @@ def known(graph: Graph, device: torch.device, *, plain: bool) -> Calibration | N
     `plain`: only with the plain step's time, which is 0 where it cannot be measured.
     """
     found = _read(_path(device), device).get(_key(graph))
-    return None if found is None or (plain and found.plain_ns < 0) else found
+    if found is None or found.points[0][0] != int(graph.arrays.time.sum()):
+        return None  # by a damaged file
+    return None if plain and found.plain_ns < 0 else found
 
 
 def remember(graph: Graph, device: torch.device, found: Calibration) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..frontends.torch.capture import split_batch
+from ..frontends.torch.batches import split_batch
 from ..solver.errors import InputError
 
 if TYPE_CHECKING:

@@ -195,7 +195,7 @@ def read_json(path: Path, kind: type[Any]) -> Any:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, InputError, msgspec.DecodeError, UnicodeDecodeError) as error:
         _log_once(f"cache file {path} cannot be read ({error}): ignored")
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,6 @@ from .options import Json, Quiet, StepSource, Times
 from .progress import spinner
 from .target import writable
 from .terminal import Terminal, facts, stdout_to_stderr
-
-if TYPE_CHECKING:
-    from ..report.scale import Scale
-    from ..solver.graph import Graph
 
 
 def capture(
@@ -93,6 +89,7 @@ def capture(
     graph = captured.graph
     # Steps cannot be run everywhere; then there is no calibration.
     origin = Times.MEASURED if times is Times.CALIBRATED and not graph.calibration else times
+    plain_ns = graph.calibration.plain_ns if graph.calibration else -1
     write_graph(graph, output)
     scale = Scale.of(graph)
     state, held = int(graph.meta.get("optimizer_bytes", 0)), graph.existing_gradient_bytes
@@ -106,7 +103,7 @@ def capture(
         *([("optimizer state", scale.size(state))] if optimizer else []),
         *([("existing gradients", scale.size(held))] if accumulate else []),
         ("step time", f"{scale.time(scale.base_time_ns)} ({origin.value})"),
-        *_plain_rows(graph, scale),
+        *([("step time of plain PyTorch", scale.time(plain_ns))] if plain_ns >= 0 else []),
         ("hash", graph.structure_hash[:12]),
         ("written to", str(output)),
     ]
@@ -121,21 +118,13 @@ def capture(
         **scale.document("optimizer", state),
         **scale.document("existing_gradient", held),
         "base_time_ns": scale.base_time_ns,
-        "plain_step_ns": graph.calibration.plain_ns if graph.calibration else None,
+        "plain_step_ns": None if plain_ns < 0 else plain_ns,
         "times": origin.value,
         "meta": graph.meta,
         "file": str(output),
     }
     terminal.product(facts(rows), document)
     return 0
-
-
-def _plain_rows(graph: Graph, scale: Scale) -> list[tuple[str, str]]:
-    """Time of the step as PyTorch alone runs it, if that was measured."""
-    found = graph.calibration
-    if found is None or found.plain_ns < 0:
-        return []
-    return [("step time of plain PyTorch", scale.time(found.plain_ns))]
 
 
 def parse_amount(text: str) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 import torch
 from torch import nn
@@ -16,10 +16,13 @@ from lowtide.frontends.torch.capture import capture
 from lowtide.runtime import calibrate as module
 from lowtide.runtime.calibrate import calibrate
 from lowtide.runtime.rng import random_states
-from lowtide.solver.plan import Stop
+from lowtide.solver.errors import NoPlanError
 from lowtide.solver.solve import solve
 
 if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
     from lowtide import Captured
     from lowtide.solver.calibration import Calibration
 
@@ -297,12 +300,29 @@ def test_ctrl_c_while_its_plans_are_made_ends_it(monkeypatch: pytest.MonkeyPatch
     net, batch = _Net(), torch.randn(64, SIZE)
     captured = _step(net, batch)
 
-    def pressed(graph: Any, budget: Any, **more: Any) -> Any:
-        plan = solve(graph, budget, **more)
-        return (
-            plan if budget == "max" else msgspec.structs.replace(plan, stopped_by=Stop.INTERRUPTED)
-        )
+    def pressed(graph: Any, budget: Any, *, interrupt: threading.Event, **more: Any) -> Any:
+        if budget != "max":
+            interrupt.set()  # and the search has a plan, or none
+            raise NoPlanError("none in time")
+        return solve(graph, budget, interrupt=interrupt, **more)
 
     monkeypatch.setattr(module, "solve", pressed)
     with pytest.raises(KeyboardInterrupt):
         calibrate(captured, batch)
+
+
+@pytest.mark.usefixtures("_one_plan")
+@pytest.mark.parametrize("points", [[[5, 5], [4, 9]], [[5, 5]], []])
+def test_a_damaged_file_is_measured_anew(points: list[list[int]], tmp_path: Path) -> None:
+    """Points that fall, that are of other op times, and none at all."""
+    net, batch = _Net(), torch.randn(64, SIZE)
+    captured = _step(net, batch)
+    calibrate(captured, batch)
+    (path,) = tmp_path.glob("steps-*.json")
+    document = json.loads(path.read_bytes())
+    for entry in document["entries"].values():
+        entry["points"] = points
+    path.write_text(json.dumps(document))
+    found = calibrate(captured, batch).graph.calibration
+    assert found is not None
+    assert calibrate(captured, batch).graph.calibration == found
