@@ -97,6 +97,30 @@ def compute_sequences(draw: st.DrawFn, graph: Graph, *, max_extra: int = 10) -> 
 
 
 @st.composite
+def schedules(draw: st.DrawFn, graph: Graph) -> list[int]:
+    """Members of the staged program's class, as `in_class` has it."""
+    computes: list[int] = []
+    for base in range(len(graph.ops)):
+        earlier = [op for op in range(base) if graph.ops[op].recompute]
+        again = draw(st.sets(st.sampled_from(earlier), max_size=3)) if earlier else set()
+        computes += [*sorted(again), base]
+    return computes
+
+
+def in_class(computes: Sequence[int]) -> bool:
+    """Whether between two base ops, earlier ops run again once each, in base order."""
+    newest = previous = -1
+    for op in computes:
+        if op == newest + 1:
+            newest, previous = op, -1
+        elif previous < op <= newest:
+            previous = op
+        else:
+            return False
+    return True
+
+
+@st.composite
 def with_computes(
     draw: st.DrawFn, *, training: bool | None = None, max_ops: int = 8
 ) -> tuple[Graph, list[int]]:

@@ -36,7 +36,7 @@ from lowtide.solver.solve import METHODS, solve
 from lowtide.solver.units import parse_budget
 from tests.solver.brute_force import optimum
 from tests.solver.chains import mirrored_chain, recompute_all
-from tests.solver.strategies import graphs
+from tests.solver.strategies import graphs, in_class
 
 if TYPE_CHECKING:
     from lowtide.solver.progress import Event
@@ -66,8 +66,12 @@ def test_auto_and_milp_find_the_optimum(graph: Graph, share: int) -> None:
     expected = optimum(graph, budget)
     for method in ("auto", "milp"):
         plan = attempt(graph, budget, method)
-        assert (None if plan is None else plan.time_ns) == expected
-        assert plan is None or plan.status is Status.OPTIMAL
+        if expected is None:  # but outside of the class there may be one
+            assert plan is None or not in_class(plan.schedule.computes())
+            continue
+        assert plan is not None
+        assert plan.time_ns == expected
+        assert plan.status is Status.OPTIMAL
 
 
 @given(graph=graphs(max_ops=10), share=st.integers(40, 99))

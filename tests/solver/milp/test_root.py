@@ -21,7 +21,7 @@ from lowtide.solver.options import Techniques
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 from lowtide.solver.solve import solve
-from tests.solver.strategies import graphs
+from tests.solver.strategies import graphs, schedules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
     from lowtide.solver.graph import Graph
     from lowtide.solver.milp.stages import Stage
-
-
-@st.composite
-def schedules(draw: st.DrawFn, graph: Graph) -> list[int]:
-    """Members of the class: between two base ops, any earlier ops once each, in base order."""
-    computes: list[int] = []
-    for base in range(len(graph.ops)):
-        earlier = [op for op in range(base) if graph.ops[op].recompute]
-        again = draw(st.sets(st.sampled_from(earlier), max_size=3)) if earlier else set()
-        computes += [*sorted(again), base]
-    return computes
 
 
 @st.composite
