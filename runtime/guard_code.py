@@ -245,7 +245,10 @@ def _state_lines(
     settings: dict[str, list[str]] = {}
     for path, name, value in program.settings:
         text = write_argument(value, names, lambda _: None)
-        settings.setdefault(module(path), []).append(f"{module(path)}.{name} != {text}")
+        test = f"{module(path)}.{name} != {text}"
+        if value != value:  # not a number
+            test = f"{module(path)}.{name} == {module(path)}.{name}"
+        settings.setdefault(module(path), []).append(test)
     lines.extend(f"if {' or '.join(words)}: return None" for words in settings.values())
     lines += ambient_lines(program, names) + hook_lines(names)
     places: dict[str, str] = {}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import types
 from collections import deque
+from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,9 +22,12 @@ if TYPE_CHECKING:
 
     from ..frontends.torch.reads import Reads
 
+_SETTINGS = (bool, int, float, str, type(None))
+# and subclasses of them: np.float64 is a float
 _PLAIN = (
-    bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device,
-    torch.memory_format, torch.Size,
+    *_SETTINGS, complex, bytes, range, slice, type(...), Enum, Fraction, Decimal, date, time,
+    timedelta, PurePath, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+    np.generic, np.dtype,
 )  # fmt: skip
 # libraries whose objects are looked into
 _OPEN = {"types", "argparse", "transformers"}
@@ -37,17 +44,17 @@ class Entry(NamedTuple):
 
 def is_plain(item: Any) -> bool:
     """Whether something is a number, flag or word, or another constant that cannot change."""
-    return type(item) in _PLAIN or isinstance(item, Enum) or _is_scalar(item)
+    return isinstance(item, _PLAIN)
+
+
+def is_word(item: Any) -> bool:
+    """Whether something is plain and none of the `settings` of a program."""
+    return type(item) not in _SETTINGS and is_plain(item)
 
 
 def is_constant(item: Any) -> bool:
     """Whether something is plain, or a function: another one in its place is another step."""
     return is_plain(item) or isinstance(item, (types.FunctionType, types.BuiltinFunctionType))
-
-
-def _is_scalar(item: Any) -> bool:
-    """Whether it is a number of NumPy."""
-    return isinstance(item, np.generic)
 
 
 def content(item: Any) -> Any:

@@ -28,6 +28,7 @@ from .holders import (
     is_constant,
     is_plain,
     is_users,
+    is_word,
     looked_up,
     of_function,
 )  # fmt: skip
@@ -99,7 +100,7 @@ class _Search:
         if not isinstance(loss_fn, nn.Module):
             self.todo.append(_Found(None, loss_fn, (), "the loss", loss_fn))
         for path, module in self.modules.items():
-            self._start(path, module)
+            yield from self._start(path, module)
         yield from self._drain()
         # of functions that are not found above: methods, and what they call
         for name, wanted in self.reads.modules.items():
@@ -118,8 +119,11 @@ class _Search:
                 plain=os.environ.get(key),
             )  # fmt: skip
 
-    def _start(self, path: str, module: nn.Module) -> None:
-        """Begin with the forward and the attributes of a module."""
+    def _start(self, path: str, module: nn.Module) -> Iterator[Place]:
+        """Begin with the forward and the attributes of a module.
+
+        Functions and what `Program.settings` has are compared elsewhere.
+        """
         forward = getattr(type(module), "forward", None)
         label = f"forward of {path or 'the model'}"
         self.todo.append(_Found(None, forward, (), label, forward))
@@ -132,14 +136,18 @@ class _Search:
             else:
                 named = name in self.reads.names
                 step = f".__dict__[{name!r}]"
+                if named and (is_word(item) or isinstance(item, type)):
+                    yield Place(path, None, (step,), label, plain=item)
                 self.todo.append(_Found(path, None, (step,), label, item, name, named=named))
         for kind in type(module).__mro__:
             if kind.__module__.split(".")[0] in LIBRARIES:
                 continue
             for name in sorted(self.reads.names & vars(kind).keys() - module.__dict__.keys()):
                 item = vars(kind)[name]
-                if isinstance(item, _CONTAINERS) or array_of(item) is not None:
-                    label = f"{path}.{name}" if path else name
+                label = f"{path}.{name}" if path else name
+                if is_word(item) or isinstance(item, (type, types.BuiltinFunctionType)):
+                    yield Place(path, None, (f".{name}",), label, plain=item)
+                elif isinstance(item, _CONTAINERS) or array_of(item) is not None:
                     self.todo.append(_Found(path, None, (f".{name}",), label, item, name))
 
     def _drain(self) -> Iterator[Place]:
