@@ -33,6 +33,10 @@ def make_step():
     target = torch.randint(0, 4, (32,))
     return model, (torch.randn(32, 16),), lambda out: nn.functional.cross_entropy(out, target)
 
+def counting():
+    calls = []
+    return nn.Linear(3, 1), torch.randn(2, 3), lambda out: (calls.append(1), out.sum())[1]
+
 def other():
     return nn.Linear(3, 1), torch.randn(2, 3), lambda out: out.sum()
 """
@@ -58,6 +62,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measurements go to a folder of their own."""
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(folder / "cache"))
+
+
+def test_a_plain_step_that_cannot_be_timed_has_no_time(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss that counts its calls is not called again and again: null, and no row."""
+    arguments = ["capture", f"{folder}/steps.py:counting", "-o", f"{folder}/counting.graph.json"]
+    assert main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["times"] == "calibrated"
+    assert document["plain_step_ns"] is None
+    assert main(arguments) == 0
+    assert "plain PyTorch" not in capsys.readouterr().out
 
 
 def test_capture_tells_what_it_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
