@@ -88,3 +88,24 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             return at_a + round((op_ns - a) * (at_b - at_a) / (b - a))
         rise, run = last[1] - first[1], last[0] - first[0]
         return last[1] + (round((op_ns - last[0]) * rise / run) if run else op_ns - last[0])
+
+
+def step_ns(op_ns: int, calibration: Calibration | None) -> int:
+    """Time of a step whose ops take `op_ns` together; without a calibration the same."""
+    return op_ns if calibration is None else calibration.step_ns(op_ns)
+
+
+def overhead(op_ns: int, base_ns: int, calibration: Calibration | None) -> float:
+    """(step time - step time without recomputation) / the latter, of two sums of op times."""
+    if base_ns <= 0:
+        return 0.0
+    base = step_ns(base_ns, calibration)
+    return (step_ns(op_ns, calibration) - base) / base
+
+
+def gap(op_ns: int, bound_ns: int, calibration: Calibration | None) -> float:
+    """(step time - step time at the lower bound) / step time, of two sums of op times."""
+    if op_ns <= 0:
+        return 0.0
+    step = step_ns(op_ns, calibration)
+    return max(0.0, (step - step_ns(bound_ns, calibration)) / step)

@@ -61,7 +61,7 @@ class Row:
 
     @property
     def gap(self) -> float | None:
-        """(time - lower bound) / time; None without a bound."""
+        """`Plan.gap`; None without a plan or a bound."""
         return None if self.plan is None else self.plan.gap
 
 

@@ -11,6 +11,7 @@ from .progress import Event, Silent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .calibration import Calibration
     from .control import Control
     from .progress import Progress
     from .search.anneal import Found
@@ -32,6 +33,8 @@ class Incumbent:
         Proven lower bound over the class of schedules that the staged program covers.
     smallest
         The schedule with the smallest peak seen so far, within the budget or not.
+    calibration
+        What `progress` tells people times by; all times here stay sums of op times.
     """
 
     room: int
@@ -43,6 +46,7 @@ class Incumbent:
     smallest: Found | None = None
     bound_ns: int = 0
     origin: str = ""
+    calibration: Calibration | None = None
     notes: list[str] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -86,7 +90,9 @@ class Incumbent:
     def _tell(self, note: str) -> None:
         time = None if self.best is None else self.best.time
         bound = self.bound_ns if self.bound_ns > 0 else None
-        self.progress.update(Event(self.control.elapsed, time, bound, self.base_ns, note))
+        self.progress.update(
+            Event(self.control.elapsed, time, bound, self.base_ns, note, self.calibration)
+        )
 
 
 def keeps_order(computes: Sequence[int]) -> bool:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import msgspec
 
-from .calibration import Calibration  # noqa: TC001  plans are read by their types
+from .calibration import Calibration, gap, overhead, step_ns
 from .schedule import Schedule
 from .units import format_bytes, format_more, format_percent
 
@@ -88,14 +88,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
     @property
     def overhead(self) -> float:
         """(step time - step time without recomputation) / step time without recomputation."""
-        return self._beyond_base(self.time_ns)
+        return overhead(self.time_ns, self.base_time_ns, self.calibration)
 
     @property
     def overhead_bound(self) -> float | None:
         """The overhead at the lower bound; None without one."""
         if self.lower_bound_ns < 0 or self.base_time_ns <= 0:
             return None
-        return max(0.0, self._beyond_base(self.lower_bound_ns))
+        return max(0.0, overhead(self.lower_bound_ns, self.base_time_ns, self.calibration))
 
     @property
     def overhead_over_plain(self) -> float | None:
@@ -117,31 +117,26 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
     @property
     def step_ns(self) -> int:
         """Predicted time of a step."""
-        return self._step_ns(self.time_ns)
+        return step_ns(self.time_ns, self.calibration)
 
     @property
     def base_step_ns(self) -> int:
         """Predicted time of a step without recomputation."""
-        return self._step_ns(self.base_time_ns)
+        return step_ns(self.base_time_ns, self.calibration)
 
-    def _step_ns(self, op_ns: int) -> int:
-        return op_ns if self.calibration is None else self.calibration.step_ns(op_ns)
+    @property
+    def step_bound_ns(self) -> int | None:
+        """Time of a step at the lower bound; None without one."""
+        return None if self.lower_bound_ns < 0 else step_ns(self.lower_bound_ns, self.calibration)
 
     def _beyond_plain(self, op_ns: int) -> float | None:
         if self.calibration is None or self.calibration.plain_ns <= 0:
             return None
-        return self._step_ns(op_ns) / self.calibration.plain_ns - 1.0
-
-    def _beyond_base(self, op_ns: int) -> float:
-        if self.base_time_ns <= 0:
-            return 0.0
-        return (self._step_ns(op_ns) - self.base_step_ns) / self.base_step_ns
+        return self.calibration.step_ns(op_ns) / self.calibration.plain_ns - 1.0
 
     @property
     def gap(self) -> float | None:
-        """(time - lower bound) / time, of the ops of the whole step; None without a bound."""
+        """(step time - step time at the lower bound) / step time; None without a bound."""
         if self.lower_bound_ns < 0:
             return None
-        if self.time_ns <= 0:
-            return 0.0
-        return max(0.0, (self.time_ns - self.lower_bound_ns) / self.time_ns)
+        return gap(self.time_ns, self.lower_bound_ns, self.calibration)

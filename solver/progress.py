@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from .calibration import gap, overhead
 from .units import format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .calibration import Calibration
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,9 @@ class Event:
         Time of the step without recomputation.
     note
         What happened, in a few words.
+    calibration
+        Turns these times, sums of op times, into times of steps where they are told to people;
+        None: they are the same.
     """
 
     seconds: float
@@ -32,6 +38,7 @@ class Event:
     bound_ns: int | None
     base_ns: int
     note: str
+    calibration: Calibration | None = None
 
 
 class Progress(Protocol):
@@ -54,7 +61,7 @@ def teller(progress: Progress) -> Callable[[str], None]:
 
 
 def describe(event: Event) -> str:
-    """`overhead 3.398%  bound 3.390%  gap 0.008%  note`."""
+    """`overhead 3.398%  bound 3.390%  gap 0.008%  note`, as the plan will say."""
     parts: list[str] = []
     if event.base_ns <= 0 and event.incumbent_ns is None:  # before the clock starts
         return event.note
@@ -62,11 +69,12 @@ def describe(event: Event) -> str:
     if best is None:
         parts.append("no plan yet")
     elif base > 0:
-        parts.append(f"overhead {format_percent((best - base) / base)}")
+        parts.append(f"overhead {format_percent(overhead(best, base, event.calibration))}")
     if bound is not None and base > 0:
-        parts.append(f"bound {format_percent(max(0, bound - base) / base)}")
+        least = max(0.0, overhead(bound, base, event.calibration))
+        parts.append(f"bound {format_percent(least)}")
     if best is not None and bound is not None and best > 0:
-        parts.append(f"gap {format_percent(max(0, best - bound) / best)}")
+        parts.append(f"gap {format_percent(gap(best, bound, event.calibration))}")
     if event.note:
         parts.append(event.note)
     return "  ".join(parts)

@@ -147,7 +147,9 @@ def solve(
         budget, resident_bytes=graph.resident_bytes, peak_bytes=everything.peak_bytes
     )
     room = budget_bytes - graph.resident_bytes
-    incumbent = Incumbent(room, everything.time_ns, control, progress or Silent())
+    incumbent = Incumbent(
+        room, everything.time_ns, control, progress or Silent(), calibration=graph.calibration
+    )
 
     def plan(computes: tuple[int, ...], bound: int) -> Plan:
         stop = Stop.DONE

@@ -145,7 +145,7 @@ def _headline(plan: Plan, scale: Scale) -> list[dict[str, str]]:
 
 
 def _facts(graph: Graph, plan: Plan, scale: Scale) -> list[tuple[str, str]]:
-    bound = "none" if plan.lower_bound_ns < 0 else scale.time(plan.lower_bound_ns)
+    bound = "none" if plan.step_bound_ns is None else scale.time(plan.step_bound_ns)
     if plan.bound_class and plan.lower_bound_ns >= 0:
         bound += f" ({plan.bound_class})"
     facts = [

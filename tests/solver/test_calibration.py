@@ -10,17 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide.report.report import _facts
 from lowtide.report.scale import Scale
 from lowtide.solver.calibration import Calibration
 from lowtide.solver.errors import CheckError, InputError
+from lowtide.solver.progress import describe
 from lowtide.solver.schedule import Schedule
-from tests.plans import plan_of
+from tests.plans import plan_of, recomputing
 from tests.solver.chains import mirrored_chain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lowtide import Graph, Plan
+    from lowtide.solver.progress import Event
 
 CURVE = Calibration(((100, 50), (200, 150), (400, 250)), plain_ns=60)
 
@@ -106,12 +109,53 @@ def test_the_same_plan_is_best() -> None:
     graph, plan = _calibrated()
     bare = msgspec.structs.replace(graph, calibration=None)
     same = lowtide.solve(bare, plan.budget_bytes, time_limit=5)
-    assert (same.time_ns, same.lower_bound_ns, same.gap) == (
-        plan.time_ns, plan.lower_bound_ns, plan.gap,
+    assert (same.time_ns, same.lower_bound_ns, same.status) == (
+        plan.time_ns, plan.lower_bound_ns, plan.status,
     )  # fmt: skip
     assert same.overhead == same.time_ns / same.base_time_ns - 1
     assert same.overhead_over_plain is None
     assert same.expected.endswith("more than without recomputation")
+
+
+class _News:
+    """Keeps what a solve tells."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def update(self, event: Event) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+
+def test_progress_speaks_as_the_plan_does() -> None:
+    """The last news of a solve has the overhead, the bound and the gap of its plan."""
+    graph, _ = _calibrated()
+    news = _News()
+    plan = lowtide.solve(graph, "60%", time_limit=5, progress=news)
+    assert plan.gap is not None
+    assert plan.overhead_bound is not None
+    best = [event for event in news.events if event.incumbent_ns == plan.time_ns]
+    assert best
+    assert all(f"overhead {plan.overhead:.3%}" in describe(event) for event in best)
+    last = describe(news.events[-1])
+    assert f"bound {plan.overhead_bound:.3%}  gap {plan.gap:.3%}" in last
+    assert plan.overhead != pytest.approx(plan.time_ns / plan.base_time_ns - 1, rel=0.5)
+
+
+def test_overhead_bound_and_gap_agree() -> None:
+    """Gap, overhead and bound of one plan are told by the same steps."""
+    graph = mirrored_chain(4)
+    base = sum(op.time_ns for op in graph.ops)
+    plan = plan_of(
+        graph, recomputing(graph), lower_bound_ns=base,
+        calibration=Calibration(((base, 4 * base), (2 * base, 5 * base))),
+    )  # fmt: skip
+    assert plan.gap == pytest.approx(plan.overhead / (1 + plan.overhead))
+    assert plan.gap == pytest.approx((plan.step_ns - 4 * base) / plan.step_ns)
+    assert plan.step_bound_ns == 4 * base
+    facts = dict(_facts(graph, plan, Scale.of(graph)))
+    assert facts["Lower bound on the step time"].startswith(Scale.of(graph).time(4 * base))
 
 
 def test_another_calibration_is_found_out() -> None:
