@@ -97,7 +97,8 @@ def fit(
         also runs whole steps, on a copy of the model, and tells overheads by them; calls that are
         first seen later do without.
     time_limit
-        Seconds for the solver, for each plan.
+        Seconds for the solver, for each plan. Ctrl-C ends a solve, too; one line in the log then
+        tells of the best plan so far, with which all goes on.
     seed
         The solver's seed.
     group
@@ -116,6 +117,8 @@ def fit(
         If no schedule within the budget was found; it says which budget can be met. From a later
         call, too, if its kind is new.
     """
+    if times not in ("roofline", "measured", "calibrated"):
+        raise InputError(f"times={times!r}: choose roofline, measured or calibrated")
     if len(shapes) > max_plans:
         raise InputError(f"{len(shapes)} further shapes are given and max_plans is {max_plans}")
     settings = Settings(

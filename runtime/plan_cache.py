@@ -78,7 +78,8 @@ def solve_cached(
     Returns
     -------
     tuple of Plan and bool
-        The plan, and whether it is from the cache. Interrupted solves are not kept.
+        The plan, and whether it is from the cache. Interrupted solves are not kept; one line in
+        the log tells of them, as nobody would notice later that the plan is not what it could be.
     """
     folder = folder or cache_dir() / "plans"
     path = folder / f"{plan_key(graph, budget_bytes, settings)}.plan.json.gz"
@@ -93,7 +94,9 @@ def solve_cached(
         graph, budget_bytes, start=start, lower_bound_ns=lower_bound_ns,
         progress=progress or _First(), **asdict(settings),
     )  # fmt: skip
-    if plan.stopped_by is not Stop.INTERRUPTED:
+    if plan.stopped_by is Stop.INTERRUPTED:
+        _log.warning("lowtide: the solve was interrupted, and its best plan is used: %s", plan)
+    else:
         _write(path, plan)
     return plan, False
 

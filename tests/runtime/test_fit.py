@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import io
+import logging
+import signal
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from lowtide.runtime import plan_cache
 from lowtide.runtime.fit import fit
 from lowtide.runtime.meter import measure_peak
 from lowtide.runtime.verify import verify
-from lowtide.solver.errors import InfeasibleError
+from lowtide.solver.errors import InfeasibleError, InputError
 from lowtide.solver.live import LiveProgress
+from lowtide.solver.plan import Stop
+from lowtide.solver.solve import solve
+from lowtide.solver.units import format_bytes, format_percent
 
 from .models import Mlp, make, square
+
+if TYPE_CHECKING:
+    from lowtide.solver.graph import Graph
+    from lowtide.solver.plan import Plan
+    from lowtide.solver.progress import Event
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,6 +59,55 @@ def test_an_impossible_budget_is_refused(tmp_path: object, monkeypatch: pytest.M
     with pytest.raises(InfeasibleError) as caught:
         fit(case.model, case.batch(0), memory_budget=1000, loss_fn=case.loss_fn, time_limit=5)
     assert caught.value.smallest_bytes is not None
+
+
+@pytest.mark.parametrize("times", ["foo", "none", None])
+def test_unknown_times_are_refused(times: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line that names the choices, before anything is captured."""
+
+    def capture(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing is to be captured")
+
+    monkeypatch.setattr(import_module("lowtide.runtime.fit"), "capture", capture)
+    with pytest.raises(InputError, match=f"times={times!r}: choose roofline, measured or calib"):
+        fit(Mlp(), torch.randn(2, 8), memory_budget="80%", loss_fn=square, times=times)
+
+
+def test_ctrl_c_while_planning_is_told_of(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The best plan so far is used, also for further batches, and a warning says so."""
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+
+    class Hasty:
+        """Presses Ctrl-C at the first plan."""
+
+        pressed = False
+
+        def update(self, event: Event) -> None:
+            if event.incumbent_ns is not None and not self.pressed:
+                self.pressed = True
+                signal.raise_signal(signal.SIGINT)
+
+    def hastily(graph: Graph, budget: int, *, progress: Any, **more: Any) -> Plan:
+        return solve(graph, budget, progress=Hasty(), **more)
+
+    monkeypatch.setattr(plan_cache, "solve", hastily)
+    model = Mlp(width=8, depth=8)
+    with caplog.at_level(logging.WARNING, "lowtide"):
+        module = fit(
+            model, torch.randn(50, 8), memory_budget="40%", loss_fn=square, times="roofline",
+            shapes=[torch.randn(40, 8)], group=None,
+        )  # fmt: skip
+    assert module._shapes is not None
+    plans = [module.plan, module._shapes.others[0].plan]
+    told = [text for text in caplog.messages if "interrupted" in text]
+    assert len(told) == len(plans)
+    for plan, text in zip(plans, told, strict=True):
+        assert plan.stopped_by is Stop.INTERRUPTED
+        assert "best plan is used" in text
+        assert f"peak {format_bytes(plan.peak_bytes)} of" in text
+        assert f"overhead {format_percent(plan.overhead)}" in text
 
 
 class _Screen(io.StringIO):

@@ -179,11 +179,16 @@ def test_a_folder_that_cannot_be_written(
     assert ["not written" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_interrupted_solves_are_not_kept(tmp_path: Path, solves: list[Any]) -> None:
-    """What Ctrl-C ended would be worse than what the settings promise."""
-    for _ in range(2):
-        assert not solve_cached(_graph(), 999, SETTINGS, folder=tmp_path)[1]
-    assert len(solves) == 2
+def test_interrupted_solves_are_not_kept(
+    tmp_path: Path, solves: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What Ctrl-C ended would be worse than what the settings promise; each is told of."""
+    with caplog.at_level(logging.WARNING, plan_cache.__name__):
+        for _ in range(2):
+            assert not solve_cached(_graph(), 999, SETTINGS, folder=tmp_path)[1]
+        solve_cached(_graph(), 100, SETTINGS, folder=tmp_path)
+    assert len(solves) == 3
+    assert ["interrupted" in text for text in caplog.messages] == [True, True]
 
 
 def test_the_oldest_files_go(
