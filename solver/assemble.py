@@ -43,7 +43,7 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
 
     A schedule in another order may be faster than the bound, which speaks of the base order. The
     plan then claims what holds for every schedule: the bound in any order, and at least the time
-    without recomputation; the class says what is known of the base order. Other schedules outside
+    without recomputation; beside it stands what is known of the base order. Other schedules outside
     the class (an op run twice between two others) claim their own time.
 
     Raises
@@ -58,8 +58,9 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
         origin.lower_bound_ns,
         "" if origin.lower_bound_ns < 0 else BASE_ORDER_CLASS,
     )
+    in_base_order = -1
     if bound > simulation.time_ns and not keeps_order(computes):
-        bound_class = f"all schedules; in the base order none takes less than {bound} ns"
+        in_base_order, bound_class = bound, "all schedules"
         bound = max(base, origin.any_order_ns)
     elif bound == base:
         bound_class = "all schedules"
@@ -88,6 +89,7 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
         steps=schedule.to_text(),
         existing_gradient_bytes=graph.existing_gradient_bytes,
         calibration=graph.calibration,
+        base_order_bound_ns=in_base_order,
     )
     check(graph, plan)
     return plan

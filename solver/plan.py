@@ -42,6 +42,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
         No schedule of `bound_class` within the budget is faster; -1 if nothing is known.
     bound_class
         The schedules that the bound speaks of.
+    base_order_bound_ns
+        What none in the base order is faster than, where the plan, in another order, is; else -1.
     steps
         `compute N` and `free N`, in order.
     existing_gradient_bytes
@@ -71,6 +73,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
     steps: tuple[str, ...]
     existing_gradient_bytes: int = 0
     calibration: Calibration | None = None
+    base_order_bound_ns: int = -1
 
     def __str__(self) -> str:
         """One line: what the plan is for, what it takes, what it costs."""
@@ -96,6 +99,17 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
         if self.lower_bound_ns < 0 or self.base_time_ns <= 0:
             return None
         return max(0.0, overhead(self.lower_bound_ns, self.base_time_ns, self.calibration))
+
+    @property
+    def bound_words(self) -> str:
+        """The schedules that the bound speaks of, and what is known of the base order beside it."""
+        if self.base_order_bound_ns < 0:
+            return self.bound_class
+        least = overhead(self.base_order_bound_ns, self.base_time_ns, self.calibration)
+        return (
+            f"{self.bound_class}; in the base order none has less than {format_percent(least)} "
+            "overhead"
+        )
 
     @property
     def overhead_over_plain(self) -> float | None:

@@ -18,6 +18,7 @@ from lowtide.commands.summary import plan_rows
 from lowtide.frontends.chains import linear_chain, transformer
 from lowtide.report.scale import Scale
 from lowtide.solver.assemble import BASE_ORDER_CLASS
+from lowtide.solver.calibration import Calibration
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from lowtide.solver.files import read_plan, write_graph, write_plan
 from lowtide.solver.plan import Plan, Status, Stop
@@ -161,15 +162,21 @@ def test_infeasible_budget_names_the_smallest_one(
 
 def test_the_class_of_a_weaker_bound_is_told() -> None:
     """A plan in another order may beat the bound of the captured order: then both are named."""
+    base = sum(op.time_ns for op in GRAPH.ops)
     plan = msgspec.structs.replace(
         plan_of(GRAPH, recomputing(GRAPH)),
         lower_bound_ns=1,
-        bound_class="all schedules; in the base order none takes less than 9 ns",
+        bound_class="all schedules",
+        base_order_bound_ns=base + base // 10,
         status=Status.FEASIBLE,
     )
+    words = "all schedules; in the base order none has less than {} overhead"
     rows = dict(plan_rows(plan, Scale.of(GRAPH)))
-    assert rows["bound holds for"] == plan.bound_class
-    usual = msgspec.structs.replace(plan, bound_class=BASE_ORDER_CLASS)
+    assert rows["bound holds for"] == words.format(f"{(base // 10) / base:.3%}")
+    steps = Calibration(((base, 4 * base), (2 * base, 5 * base)))
+    rows = dict(plan_rows(msgspec.structs.replace(plan, calibration=steps), Scale.of(GRAPH)))
+    assert rows["bound holds for"] == words.format(f"{(base // 10) / (4 * base):.3%}")
+    usual = msgspec.structs.replace(plan, bound_class=BASE_ORDER_CLASS, base_order_bound_ns=-1)
     assert "bound holds for" not in dict(plan_rows(usual, Scale.of(GRAPH)))
 
 
@@ -179,6 +186,10 @@ def test_an_amount_below_the_resident_bytes_has_no_percentage() -> None:
     assert scale.memory(1024) == "1.00 KiB (1,024 B, less than the 2.00 KiB resident)"
     assert scale.memory(8192).endswith("B, more than the 4.00 KiB without recomputation)")
     assert scale.memory(3072) == "3.00 KiB (3,072 B, 50.0%)"
+    assert scale.document("state", 1024) == {
+        "state_bytes": 1024, "state_gib": 1e-6, "state_percent": None,
+    }  # fmt: skip
+    assert scale.document("peak", 3072)["peak_percent"] == 50.0
 
 
 def test_heuristic_that_cannot_meet_a_budget_is_exit_code_3(
@@ -245,6 +256,22 @@ def test_check_reports_the_first_violation(
     document = json.loads(capsys.readouterr().out)
     assert document["valid"] is False
     assert "the plan claims a peak of" in document["violation"]
+
+
+def test_check_of_a_step_measured_again(
+    graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other op times are said to be just that; the exit code stays 1."""
+    plan_file = tmp_path / "earlier.plan.json"
+    earlier = msgspec.structs.replace(
+        GRAPH, ops=tuple(msgspec.structs.replace(op, time_ns=3 * op.time_ns) for op in GRAPH.ops)
+    )
+    write_plan(plan_of(earlier, recomputing(earlier)), plan_file)
+    assert main(["check", str(graph_file), str(plan_file)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "measured again" in line
+    assert "schedule, peak and budget are right" in line
+    assert "not a valid plan" not in line
 
 
 def test_check_refuses_a_plan_of_another_graph(

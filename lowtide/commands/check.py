@@ -38,5 +38,5 @@ def check(graph: GraphFile, plan: PlanFile, json: Json = False, quiet: Quiet = F
         return 0
     if json:
         terminal.product(facts(rows), document)
-    complain(f"{plan} is not a valid plan of {graph}: {violation}")
+    complain(f"{plan} does not fit {graph}: {violation}")
     return CheckError.exit_code

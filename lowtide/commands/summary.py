@@ -46,7 +46,7 @@ def _bound_rows(plan: Plan) -> list[tuple[str, str]]:
     """Which schedules the bound speaks of, where the plan is not one of the captured order."""
     if plan.gap is None or plan.status is Status.OPTIMAL or plan.bound_class == BASE_ORDER_CLASS:
         return []
-    return [("bound holds for", plan.bound_class)]
+    return [("bound holds for", plan.bound_words)]
 
 
 def _gradient_rows(plan: Plan, scale: Scale) -> list[tuple[str, str]]:

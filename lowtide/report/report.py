@@ -147,7 +147,7 @@ def _headline(plan: Plan, scale: Scale) -> list[dict[str, str]]:
 def _facts(graph: Graph, plan: Plan, scale: Scale) -> list[tuple[str, str]]:
     bound = "none" if plan.step_bound_ns is None else scale.time(plan.step_bound_ns)
     if plan.bound_class and plan.lower_bound_ns >= 0:
-        bound += f" ({plan.bound_class})"
+        bound += f" ({plan.bound_words})"
     facts = [
         ("Graph", f"{graph.name}: {len(graph.ops):,} ops, {len(graph.tensors):,} tensors"),
         ("Graph hash", graph.structure_hash),

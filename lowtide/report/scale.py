@@ -94,11 +94,16 @@ class Scale:
         return f"{amount:,} {self.time_unit}"
 
     def document(self, name: str, amount: int | None) -> dict[str, Any]:
-        """The three ways to say `amount` as keys of a JSON document."""
+        """The three ways to say `amount` as keys of a JSON document.
+
+        Percentages begin at the resident bytes: what is less than them, such as a part of them,
+        has none.
+        """
         if amount is None:
             return {f"{name}_bytes": None, f"{name}_gib": None, f"{name}_percent": None}
+        share = None if amount < self.resident_bytes else round(self.percent(amount), 4)
         return {
             f"{name}_bytes": amount,
             f"{name}_gib": round(amount / 2**30, 6),
-            f"{name}_percent": round(self.percent(amount), 4),
+            f"{name}_percent": share,
         }

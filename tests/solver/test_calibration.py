@@ -162,8 +162,11 @@ def test_another_calibration_is_found_out() -> None:
     """A plan may not tell its overhead by another curve, nor a graph by one of other op times."""
     graph, _ = _calibrated()
     plan = plan_of(graph, Schedule.keep_everything(graph))
-    with pytest.raises(CheckError, match="another calibration"):
+    with pytest.raises(CheckError, match=r"another calibration .*peak, .* are right: solve again"):
         lowtide.check(graph, plan)
+    wrong = msgspec.structs.replace(plan, peak_bytes=plan.peak_bytes - 1)
+    with pytest.raises(CheckError, match="claims a peak of"):
+        lowtide.check(graph, wrong)
     lowtide.check(graph, msgspec.structs.replace(plan, calibration=graph.calibration))
     with pytest.raises(InputError, match="of other op times"):
         msgspec.structs.replace(graph, calibration=Calibration(((1, 1),)))

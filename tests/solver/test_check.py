@@ -93,6 +93,25 @@ def test_wrong_claims_are_named(change: dict[str, object], message: str) -> None
     assert message in refused(chain(), plan_of(chain(), [0, 1, 2], **change))
 
 
+def test_op_times_measured_again_are_told_from_wrong_claims() -> None:
+    """Where only times are others, the message says so; anything wrong with bytes comes first."""
+    graph = chain()
+    plan = plan_of(graph, [0, 1, 0, 2])
+    again = msgspec.structs.replace(
+        graph, ops=tuple(msgspec.structs.replace(op, time_ns=7 * op.time_ns) for op in graph.ops)
+    )
+    message = refused(again, plan)
+    assert "op times of chain are others than the plan was made with (measured again?)" in message
+    assert "without recomputation 63 ns, in the plan 9 ns" in message
+    assert "schedule, peak and budget are right" in message
+    assert "solve again" in message
+    assert "replay" in message
+    for change in ({"peak_bytes": 1}, {"resident_bytes": 1}, {"budget_bytes": 1}):
+        assert "measured again" not in refused(again, msgspec.structs.replace(plan, **change))
+    cost = msgspec.structs.replace(again, time_unit="cost")
+    assert "without recomputation 63 cost, in the plan 9 cost" in refused(cost, plan)
+
+
 def test_other_graph_is_refused() -> None:
     """A plan for a graph with another structure does not pass, even with the same op names."""
     graph = chain()
