@@ -17,7 +17,7 @@ from .behaviour import Behaviour, forward_differs, hook_keys
 from .differences import LOSS
 from .flatten import flatten_lines
 from .fsdp import PLAIN, is_sharded, same_class
-from .literals import Namespace, write_argument
+from .literals import Namespace
 from .looks import Looks
 from .places import PlaceLines
 
@@ -128,6 +128,17 @@ def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace, e
     return " and ".join(words)
 
 
+def _setting_test(text: str, value: float | str | None, names: Namespace) -> str:
+    """Whether a number, flag or word is another one, or one of another type: 2 and 2.0 differ."""
+    if value is None or value is True or value is False:
+        return f"{text} is not {value}"
+    known = names.bind(value, "setting")  # mostly it is the very object that it was
+    other = f"(type(v) is not {type(value).__name__} or v != {known})"
+    if value != value:  # not a number
+        other = f"not same_literal(v, {known})"
+    return f"(v := {text}) is not {known} and {other}"
+
+
 def _tensor_test(
     name: str,
     shape: tuple[int, ...],
@@ -168,7 +179,7 @@ def _behaviour_lines(
     state = f"{module}_state"
     tests = [f"len({state}['_modules']) != {found.children}"]
     if found.kind is not None:
-        kind = names.bind(found.kind, found.kind.__name__)
+        kind = names.bind(found.kind, f"class_{found.kind.__name__}")
         code = names.bind(found.code, f"{found.kind.__name__}_forward")
         other = "" if strict else f"and not same_class({module}, {kind}) "
         tests.append(f"type({module}) is not {kind} {other}or {kind}.forward is not {code}")
@@ -183,7 +194,8 @@ def _behaviour_lines(
         tests.append(closer if keys else f"{state}[{table!r}] and {closer}")
     lines = [f"{state} = {module}.__dict__", f"if {' or '.join(tests)}: return None"]
     for name, function in found.functions.items():
-        lines.append(f"if {state}[{name!r}] is not {names.bind(function, name)}: return None")
+        known = names.bind(function, f"function_{name}")  # no name of the guard's own
+        lines.append(f"if {state}[{name!r}] is not {known}: return None")
     for name, value in found.tensors.items():
         target = tensors[value]
         if value in bound:
@@ -244,10 +256,7 @@ def _state_lines(
         lines += writer.lines(there, root)
     settings: dict[str, list[str]] = {}
     for path, name, value in program.settings:
-        text = write_argument(value, names, lambda _: None)
-        test = f"{module(path)}.{name} != {text}"
-        if value != value:  # not a number
-            test = f"{module(path)}.{name} == {module(path)}.{name}"
+        test = _setting_test(f"{module(path)}.{name}", value, names)
         settings.setdefault(module(path), []).append(test)
     lines.extend(f"if {' or '.join(words)}: return None" for words in settings.values())
     lines += ambient_lines(program, names) + hook_lines(names)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from .alike import same_literal
+from .alike import same_literal, typed
 from .arrays import Numbers
 
 if TYPE_CHECKING:
@@ -46,16 +47,31 @@ class Content:
 
     items: Any
 
+    def __eq__(self, other: object) -> bool:
+        """The same numbers of the same types."""
+        return isinstance(other, Content) and self.same(other.items)
+
+    __hash__ = None  # type: ignore[assignment]  # what it holds may be a dict
+
     def same(self, now: Any) -> bool:
         """Whether a container holds the same, in numbers of the same types."""
         was = self.items
         if isinstance(was, frozenset):
-            return isinstance(now, (set, frozenset)) and now == was
+            if not isinstance(now, (set, frozenset)) or len(now) != len(was):
+                return False
+            if self._words:  # nothing of another type is equal to a word
+                return now == was
+            # Equal sets are mostly in the same order.
+            return all(map(is_, now, was)) or typed(now) == typed(was)
         if len(now) != len(was):
             return False
         if isinstance(was, dict):
-            return list(now) == list(was) and self._alike(list(now.values()), list(was.values()))
+            return self._alike(now, was) and self._alike(now.values(), was.values())
         return self._alike(now, was)
+
+    @cached_property
+    def _words(self) -> bool:
+        return all(type(item) is str for item in self.items)
 
     @staticmethod
     def _alike(now: Any, was: Any) -> bool:
