@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,15 @@ import pytest
 import torch
 
 from lowtide.__main__ import main
+from lowtide.commands.source import load_step
 from lowtide.commands.training import Measured, loss_of
+from lowtide.frontends.torch.capture import capture
 from lowtide.solver.errors import InputError
 from lowtide.solver.files import read_graph, read_plan, write_plan
+from lowtide.solver.live import LiveProgress
 from tests.plans import plan_of, recomputing
+
+from .test_cli_progress import Screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +96,56 @@ def test_capture_tells_what_it_found(folder: Path, capsys: pytest.CaptureFixture
     assert document["resident_bytes"] == graph.resident_bytes
     assert document["base_peak_percent"] == 100.0
     assert "loading data" in err
+
+
+def test_phases_of_a_capture_are_lines_of_a_log(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One each where stderr is no terminal; the graph is that of the library, number for number."""
+    source, output = f"{folder}/steps.py:make_step", folder / "phases.graph.json"
+    assert main(["capture", source, "-o", str(output), "--optimizer", "adamw", "--accumulate"]) == 0
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.endswith(" ...")]
+    assert lines == [
+        f"lowtide: capturing {source} ...",
+        "lowtide: measuring operators ...",
+        "lowtide: timing whole steps under a few plans ...",
+    ]
+    assert "\x1b" not in err
+    step = load_step(source)
+    captured = capture(
+        step.model, step.batch, step.loss_fn, times="calibrated", optimizer="adamw", accumulate=True
+    )
+    assert read_graph(output) == captured.graph
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_phases_of_a_capture_on_a_terminal(
+    quiet: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line that counts the operators and is gone at the end; nothing if quiet."""
+    told: list[str] = []
+    say = LiveProgress.say
+
+    def listen(line: LiveProgress, text: str) -> None:
+        told.append(text)
+        say(line, text)
+
+    monkeypatch.setattr(LiveProgress, "say", listen)
+    monkeypatch.setattr(sys, "stderr", Screen())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(folder / f"empty {quiet}"))
+    arguments = ["capture", f"{folder}/steps.py:other", "-o", f"{folder}/other.graph.json"]
+    assert main([*arguments, *(["-q"] if quiet else [])]) == 0
+    if quiet:
+        assert not told
+        return
+    assert told[0].startswith("capturing ")
+    assert told[1] == "measuring operators"
+    counts = [text for text in told if text.startswith("measuring operators: ")]
+    assert counts[0].startswith("measuring operators: 0 of ")
+    assert len(counts) > 2
+    assert told[-1] == "timing whole steps under a few plans"
 
 
 def test_capture_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import typer
 from ..solver.errors import InputError
 from ..solver.units import parse_budget
 from .options import Json, Quiet, StepSource, Times
-from .progress import spinner
+from .progress import phases
 from .target import writable
 from .terminal import Terminal, facts, stdout_to_stderr
 
@@ -70,22 +70,34 @@ def capture(
     with (
         warnings_as_lines(terminal),
         notes_as_lines(terminal),
-        spinner(f"capturing {source}", quiet=quiet),
+        phases(quiet=quiet) as now,
         stdout_to_stderr(),
     ):
+        now.begin(f"capturing {source}")
         step = on_device(load_step(source), device)
         from ..frontends.torch.capture import capture as run_capture
+        from ..frontends.torch.capture import with_times
 
         captured = run_capture(
             step.model,
             step.batch,
             step.loss_fn,
-            times=times.value,
+            times="none",
             device=device,
             extra_resident_bytes=extra,
             optimizer=optimizer,
             accumulate=accumulate,
         )
+        if times is Times.ROOFLINE:
+            captured = with_times(captured, "roofline")
+        else:
+            now.begin("measuring operators")
+            captured = with_times(captured, "measured", now.measured)
+        if times is Times.CALIBRATED:
+            from ..runtime.calibrate import calibrate
+
+            now.begin("timing whole steps under a few plans")
+            captured = calibrate(captured, step.batch)
     graph = captured.graph
     # Steps cannot be run everywhere; then there is no calibration.
     origin = Times.MEASURED if times is Times.CALIBRATED and not graph.calibration else times

@@ -12,6 +12,7 @@ from ..solver.progress import describe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..solver.live import LiveProgress
     from ..solver.progress import Event, Progress
 
 
@@ -41,6 +42,32 @@ def watch(label: str, *, quiet: bool) -> Iterator[Progress | None]:
     print(f"lowtide: {label}", file=sys.stderr, flush=True)
     with live_line() as live:
         yield LineProgress() if live is None else live
+
+
+class Phases:
+    """What a long command is doing: on the live line, or a plain line for each phase."""
+
+    def __init__(self, live: LiveProgress | None, *, quiet: bool) -> None:
+        self._live, self._quiet = live, quiet
+
+    def begin(self, text: str) -> None:
+        """A new phase."""
+        if self._live is not None:
+            self._live.say(text)
+        elif not self._quiet:
+            print(f"lowtide: {text} ...", file=sys.stderr, flush=True)
+
+    def measured(self, done: int, total: int, operator: str) -> None:
+        """How far the profile is; only the line on a terminal counts along."""
+        if self._live is not None:
+            self._live.say(f"measuring operators: {done} of {total}  {operator}")
+
+
+@contextlib.contextmanager
+def phases(*, quiet: bool) -> Iterator[Phases]:
+    """Tell on stderr what goes on during the `with` block."""
+    with live_line(wanted=not quiet) as live:
+        yield Phases(live, quiet=quiet)
 
 
 @contextlib.contextmanager
