@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import statistics
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from ..frontends.torch.batches import split_batch
 from ..frontends.torch.bench import available_bytes, cpu_clock
 from ..frontends.torch.deliveries import is_accumulating
 from ..frontends.torch.synthetic import is_real
-from ..solver.calibration import Calibration
 from ..solver.control import Control
 from ..solver.errors import InputError, LowtideError
 from ..solver.smallest import smallest_found
@@ -32,6 +30,7 @@ from .fsdp import is_sharded
 from .meter import measure_step_time
 from .replay import replay
 from .rng import random_states, set_random_states
+from .step_times import NoisyError, calibration_of
 from .twins import KeptApart, changed_by, refusal, shared
 from .verify import scalar_loss
 from .verify_measure import copy_batch
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..frontends.torch.captured import Captured
+    from ..solver.calibration import Calibration
     from ..solver.graph import Graph
     from ..solver.plan import Plan
     from .module import ReplayModule
@@ -62,10 +62,10 @@ def calibrate(
 ) -> Captured:
     """The same step with measured times of whole steps (`Graph.calibration`).
 
-    Takes some seconds: plans for three budgets are made and run in turns. Where steps cannot be
+    Takes some seconds: plans for four budgets are made and run in turns. Where steps cannot be
     run here (too little memory for a step without recomputation beside a copy of the model, a
-    sharded model, inputs without data), one line in the log says why and the step comes back as it
-    is: its predictions are then sums of op times.
+    sharded model, inputs without data), or a busy machine makes their times say nothing, one line
+    in the log says why and the step comes back as it is: its predictions are then sums of op times.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def calibrate(
     if found is None:
         reason = _obstacle(captured, batch)
         if reason:
-            _log.info("times of whole steps are not measured: %s", reason)
+            _log.info("overheads are told by sums of op times: %s", reason)
             return captured
         states = random_states()
         try:
@@ -92,7 +92,8 @@ def calibrate(
         except Exception as error:
             # Models that cannot be copied, batches that cannot be run twice: plans stay valid.
             text = str(error).strip().splitlines() or [type(error).__name__]
-            _log.info("times of whole steps are not measured: %s", text[0])
+            level = logging.WARNING if isinstance(error, NoisyError) else logging.INFO
+            _log.log(level, "overheads are told by sums of op times: %s", text[0])
             return captured
         finally:
             set_random_states(states)
@@ -144,17 +145,26 @@ def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
     first = measure_step_time(calls, 1, warmup=2, device=captured.device, clock=clock)
     rounds = int(_STEPS_S / max(1e-9, sum(seconds[0] for seconds in first.values())))
     rounds = min(max(rounds, _ROUNDS[0]), _ROUNDS[1])
-    seconds = measure_step_time(calls, rounds, warmup=0, device=captured.device, clock=clock)
-    both = [(a + b) / 2 for a, b in zip(seconds["0"], seconds.pop("again"), strict=True)]
-    seconds["0"] = both
-    base = 1e9 * statistics.median(both)
-
-    def against_base(name: str) -> float:
-        return base * statistics.median(a / b for a, b in zip(seconds[name], both, strict=True))
-
-    times = [(plan.time_ns, against_base(str(place))) for place, plan in enumerate(plans)]
+    op_ns = [plan.time_ns for plan in plans]
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for last in (False, True):
+        more = measure_step_time(calls, rounds, warmup=0, device=captured.device, clock=clock)
+        for name, values in more.items():
+            seconds[name] += values
+        both = [(a + b) / 2 for a, b in zip(seconds["0"], seconds["again"], strict=True)]
+        try:
+            timed = calibration_of(
+                op_ns, [seconds[str(place)] for place in range(len(plans))], both,
+                seconds.get("plain"),
+            )  # fmt: skip
+        except NoisyError:
+            if last:
+                raise
+            rounds *= 2
+        else:
+            break
     # Zero: it cannot be timed, and need not be tried again.
-    return Calibration.of(times, against_base("plain") if "plain" in calls else -1 + plain)
+    return timed if "plain" in calls else msgspec.structs.replace(timed, plain_ns=-1 + plain)
 
 
 def _entangled(step: Captured, call: Callable[[], Any], theirs: Sequence[Changed]) -> str:

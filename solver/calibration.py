@@ -75,8 +75,8 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def step_ns(self, op_ns: int) -> int:
         """Time of a step whose ops take `op_ns` together.
 
-        Between two points on the line through them; beyond the last one with the mean slope of
-        all. With one point, what the ops take beyond it is added to it.
+        Between two points on the line through them. Beyond the last one what the ops take more is
+        added, or as little of it as the step without recomputation takes of the sum of its ops.
         """
         sums = [total for total, _ in self.points]
         first, last = self.points[0], self.points[-1]
@@ -86,8 +86,8 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         if place < len(sums):
             (a, at_a), (b, at_b) = self.points[place - 1], self.points[place]
             return at_a + round((op_ns - a) * (at_b - at_a) / (b - a))
-        rise, run = last[1] - first[1], last[0] - first[0]
-        return last[1] + (round((op_ns - last[0]) * rise / run) if run else op_ns - last[0])
+        part = min(1.0, first[1] / first[0]) if first[0] else 1.0
+        return last[1] + round((op_ns - last[0]) * part)
 
 
 def step_ns(op_ns: int, calibration: Calibration | None) -> int:

@@ -48,6 +48,12 @@ def other():
 """
 
 
+@pytest.fixture(autouse=True)
+def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of microseconds beside other tests vary: whether they may is not tested here."""
+    monkeypatch.setattr("lowtide.runtime.step_times.MOST_NOISE", 10.0)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the user's file, its graph, and a plan that recomputes half of the forward."""

@@ -14,6 +14,7 @@ from torch import nn
 import lowtide
 from lowtide.frontends.torch.capture import capture
 from lowtide.runtime import calibrate as module
+from lowtide.runtime import step_times
 from lowtide.runtime.calibrate import calibrate
 from lowtide.runtime.rng import random_states
 from lowtide.solver.errors import NoPlanError
@@ -34,6 +35,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(module, "_SEARCH_S", 0.2)
     monkeypatch.setattr(module, "SHARES", (0.5, 0.1))
     monkeypatch.setattr(module, "_STEPS_S", 0.05)
+    # Steps of microseconds, beside other tests: their times are not what is tested here.
+    monkeypatch.setattr(step_times, "MOST_NOISE", 10.0)
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
 
 
