@@ -7,6 +7,7 @@ three, and counters beside them. So only those count whose names stand in code t
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,11 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what is called inside, beside a profiler or debugger that may be at work."""
+        """Record what is called inside, beside a profiler or debugger that may be at work.
+
+        Callbacks of the garbage collector, which runs whenever it likes, wait until it is over: the
+        clocks and counters that they keep are none of the step's.
+        """
         slots: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
             (sys.getprofile, sys.setprofile),
             (sys.gettrace, sys.settrace),
@@ -79,11 +84,14 @@ class Recorder:
         if put is None:
             yield
             return
+        waiting = gc.callbacks[:]
+        gc.callbacks.clear()
         put(self)
         try:
             yield
         finally:
             put(None)
+            gc.callbacks[:0] = waiting
 
     def reads(self) -> Reads:
         """What the code that was met looks up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -239,3 +240,32 @@ def test_boundary_splits_the_ops() -> None:
     assert all(op.phase == "forward" for op in captured.graph.ops[:at])
     assert all(op.phase == "backward" for op in captured.graph.ops[at:])
     assert Kind.BACKWARD not in kinds[at + 1 :]
+
+
+_collections = 0
+
+
+class _Collects(torch.nn.Linear):
+    """Collects garbage in the middle of its forward, as Python does whenever it likes."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        gc.collect()
+        return super().forward(input)
+
+
+def _count(_phase: str, _info: dict[str, int]) -> None:
+    global _collections
+    _collections += 1
+
+
+def test_callbacks_of_the_collector_are_none_of_the_step() -> None:
+    """What such a callback reads and changes is neither guarded nor taken for a counter."""
+    others = list(gc.callbacks)
+    gc.callbacks.append(_count)
+    try:
+        captured = capture(_Collects(2, 1), torch.ones(1, 2), lambda out: out.sum(), times="none")
+        assert gc.callbacks == [*others, _count]
+    finally:
+        gc.callbacks.remove(_count)
+    assert not captured.program.reads.changing
+    assert "_collections" not in captured.program.reads.names
