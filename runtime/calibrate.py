@@ -52,8 +52,8 @@ _log = logging.getLogger(__name__)
 # bends most near the smallest budget.
 SHARES = (0.6, 0.35, 0.15, 0.05)
 _SEARCH_S = 1.0  # for the smallest budget, and for each plan
-_STEPS_S = 4.0
-_ROUNDS = (5, 40)
+_STEPS_S = 6.0
+_ROUNDS = (7, 40)
 _ROOM = 0.8  # part of the free memory that copy and step may take
 
 

@@ -79,7 +79,7 @@ def run(subject: Subject, out: Path, *, quick: bool) -> dict[str, Any]:
         tell(f"[{subject.name}] {text}")
 
     rows = plans_of(captured, subject.budgets, METHODS, 5.0 if quick else 12.0, told)
-    results = measure(subject.model, captured, rows, batches, repeats=2 if quick else 5, told=told)
+    results = measure(subject.model, captured, rows, batches, repeats=2 if quick else 9, told=told)
     plain = graph.resident_bytes + measure_peak(step_of(subject.model, batches[0])).peak_bytes
     base_peak = lowtide.simulate(graph, lowtide.Schedule.keep_everything(graph)).peak_bytes
     show(subject.name, results, base_peak, graph.resident_bytes, plain)
