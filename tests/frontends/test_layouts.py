@@ -188,9 +188,19 @@ def _batch_norms(op: Any, name: str, dtype: torch.dtype, step: int) -> Iterator[
 
 
 def seen(result: Any) -> list[tuple[Any, ...]]:
-    """Shape, strides and type of each tensor among the results."""
+    """Shape, strides and type of each tensor among the results.
+
+    Strides of dimensions of one element say nothing of where elements lie.
+    """
     tensors = (t for t in tree_leaves(result) if isinstance(t, torch.Tensor))
-    return [(tuple(t.shape), t.stride(), t.dtype) for t in tensors]
+    return [
+        (
+            tuple(t.shape),
+            tuple(step for size, step in zip(t.shape, t.stride(), strict=True) if size > 1),
+            t.dtype,
+        )
+        for t in tensors
+    ]
 
 
 def compare(op: Any, dtype: torch.dtype, step: int) -> int:
