@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 MAX_ENTRIES = 1000
 
 
