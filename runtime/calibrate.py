@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Budgets of the plans, as parts of the way from the smallest one to the peak. Of sets of one to
-# four that were tried on ten models these left the smallest errors between them: the curve
-# bends most near the smallest budget.
-# The smallest one itself is the end of the line: steps there take up to three times as long.
+# four that were tried on ten models these left the smallest errors between them: the curve bends
+# most near the smallest budget. That one itself ends the line: its steps may take three times as
+# long.
 SHARES = (0.6, 0.35, 0.15, 0.05)
 _SEARCH_S = 1.0  # for the smallest budget, and for each plan
 _STEPS_S = 6.0
@@ -165,8 +165,9 @@ def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
             rounds *= 2
         else:
             break
-    # Zero: it cannot be timed, and need not be tried again.
-    return timed if "plain" in calls else msgspec.structs.replace(timed, plain_ns=-1 + plain)
+    if "plain" in calls or not plain:
+        return timed
+    return msgspec.structs.replace(timed, plain_ns=0)  # it cannot be timed: not to be tried again
 
 
 def _entangled(step: Captured, call: Callable[[], Any], theirs: Sequence[Changed]) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import highspy
@@ -48,19 +49,17 @@ class Highs:
         """See `Backend.solve`."""
         deadline = control.elapsed + time_limit
 
-        def once(first: Floats | None, seconds: float) -> Answer:
-            return _solve_once(
-                problem, control=control, time_limit=seconds, gap=gap, threads=threads, seed=seed,
-                start=first, cutoff=cutoff, peek=peek,
-            )  # fmt: skip
-
-        answer = once(start, time_limit)
+        once = partial(
+            _solve_once, problem, control=control, gap=gap, threads=threads, seed=seed,
+            cutoff=cutoff, peek=peek,
+        )  # fmt: skip
+        answer = once(start=start, time_limit=time_limit)
         if start is None or answer.outcome == Outcome.INFEASIBLE:
             return answer
         bound = answer.bound
         if answer.values is not None and _misreported(problem, answer):
             # Presolve took the start for a cheaper solution that is none: it ended the search.
-            answer = once(None, deadline - control.elapsed)
+            answer = once(start=None, time_limit=deadline - control.elapsed)
             if answer.outcome == Outcome.INFEASIBLE:
                 return answer
             bound = max(bound, answer.bound)

@@ -43,6 +43,17 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def fresh_compiler(
+    own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Nothing compiled before, and plans, machine rates and compiled code of this test only."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans that cost no time, except in slow tests."""
     if "slow" not in request.keywords:

@@ -20,24 +20,14 @@ from lowtide.runtime.meter import measure_peak
 from lowtide.solver.errors import CaptureError, InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from lowtide.runtime.compile.backend import Backend
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.usefixtures("one_thread", "fresh_compiler"),
     pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),  # inductor's imports
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing compiled before, and machine rates and compiled code of this test only."""
-    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def chain(width: int = 16, depth: int = 10) -> nn.Module:

@@ -23,9 +23,6 @@ from lowtide.runtime.shapes import solving
 from lowtide.solver.errors import NoPlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from lowtide.runtime.compile.own import Own
     from lowtide.runtime.compile.survey import Survey
 
@@ -36,14 +33,9 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing compiled or planned before."""
-    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+def _fresh(fresh_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing planned before, either."""
     monkeypatch.setattr(planners, "_made", {})
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Gelus(nn.Module):
