@@ -83,7 +83,8 @@ def test_a_function_may_have_any_name() -> None:
     ("was", "now"),
     [
         ([1, 2], [1, 2.0]), ((1,), (True,)), (deque([0]), deque([False])), ({1, 2}, {1.0, 2}),
-        ({1}, {True}), ({"a": 1}, {"a": 1.0}), ({1: "a"}, {True: "a"}), ({1, "b"}, {1.0, "b"}),
+        ({1}, {True}), ({"a": 1}, {"a": 1.0}), ({1: "a"}, {True: "a"}),
+        pytest.param({1, "b"}, {1.0, "b"}, id="a set of unlike members"),
     ],
     ids=repr,
 )  # fmt: skip
