@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from .report.schedule_plot import plot_schedule as plot_schedule
     from .runtime.compile.backend import backend as backend
     from .runtime.compile.partitioner import partitioner as partitioner
-    from .runtime.fit import fit as fit
-    from .runtime.heap import keep_freed_memory as keep_freed_memory
+    from .runtime.measure.heap import keep_freed_memory as keep_freed_memory
+    from .runtime.parity.verify import verify as verify
+    from .runtime.plans.fit import fit as fit
     from .runtime.replay import replay as replay
     from .runtime.trainer import fit_trainer as fit_trainer
-    from .runtime.verify import verify as verify
     from .solver.check import check as check
     from .solver.checkpoint import checkpoint as checkpoint
     from .solver.compare import Comparison as Comparison
@@ -53,11 +53,11 @@ else:
         "plot_schedule": ".report.schedule_plot",
         "backend": ".runtime.compile.backend",
         "partitioner": ".runtime.compile.partitioner",
-        "fit": ".runtime.fit",
-        "keep_freed_memory": ".runtime.heap",
+        "fit": ".runtime.plans.fit",
+        "keep_freed_memory": ".runtime.measure.heap",
         "replay": ".runtime.replay",
         "fit_trainer": ".runtime.trainer",
-        "verify": ".runtime.verify",
+        "verify": ".runtime.parity.verify",
         "check": ".solver.check",
         "checkpoint": ".solver.checkpoint",
         "Comparison": ".solver.compare",

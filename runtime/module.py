@@ -17,23 +17,23 @@ from torch import nn
 
 from ..frontends.torch.batches import split_batch
 from ..solver.errors import InputError, ReplayError
-from .autograd import run_whole
-from .differences import explain
 from .disguise import class_for
+from .distributed.fsdp import is_sharded, refuse_sharded, run_forward
 from .face import Face
-from .fsdp import is_sharded, refuse_sharded, run_forward
+from .guards.differences import explain
+from .guards.shared_casts import CastContext, current
+from .guards.transforms import in_transform, refuse_duals, transform_error
 from .pickling import register
-from .quiet import quiet
-from .results import give_history, returned
-from .shared_casts import CastContext, current
-from .transforms import in_transform, refuse_duals, transform_error
+from .step.autograd import run_whole
+from .step.quiet import quiet
+from .step.results import give_history, returned
 from .wiring import Planned, Wiring
 
 if TYPE_CHECKING:
     from ..frontends.torch.captured import Captured
     from ..solver.plan import Plan
-    from .arena import Arena
-    from .shapes import Shapes
+    from .plans.shapes import Shapes
+    from .step.arena import Arena
 
 _SHARED_TABLES = (
     "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set",

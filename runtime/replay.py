@@ -9,8 +9,8 @@ from ..solver.errors import CheckError, ReplayError
 from ..solver.schedule import Schedule
 from ..solver.simulate import simulate
 from ..solver.units import format_bytes, parse_budget
-from .hold import held_back
 from .module import ReplayModule, build_module
+from .step.hold import held_back
 
 if TYPE_CHECKING:
     from ..frontends.torch.captured import Captured

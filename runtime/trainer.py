@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..solver.arguments import checked_arguments
 from ..solver.errors import InputError
-from .fit import fit
-from .rng import random_states, set_random_states
+from .plans.fit import fit
+from .step.rng import random_states, set_random_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,16 +10,19 @@ import torch
 
 from ..frontends.torch.switches import Running
 from ..solver.warn import warn_user
-from .algorithms import warn_of_benchmarks
-from .ambient import device_kinds
-from .arena import plan_arena
-from .behaviour import behaviours_of
-from .codegen import generate
-from .fsdp import Units
-from .guards import Guards
-from .hold import held_back
-from .passed_on import copied_inputs
-from .peaks import (
+from .distributed.fsdp import Units
+from .generate.codegen import generate
+from .generate.sums import Sums, sums_of
+from .guards.algorithms import warn_of_benchmarks
+from .guards.ambient import device_kinds
+from .guards.behaviour import behaviours_of
+from .guards.guards import Guards
+from .guards.shared_casts import cast_parameters
+from .guards.whereabouts import Whereabouts
+from .step.arena import plan_arena
+from .step.hold import held_back
+from .step.passed_on import copied_inputs
+from .step.peaks import (
     begun_peak,
     begun_words,
     existing_peak,
@@ -27,11 +30,8 @@ from .peaks import (
     gaps_peak,
     gaps_words,
 )  # fmt: skip
-from .run import Run
-from .shared_casts import cast_parameters
-from .sums import Sums, sums_of
-from .tangents import Tangent, taken_as_it_is
-from .whereabouts import Whereabouts
+from .step.run import Run
+from .step.tangents import Tangent, taken_as_it_is
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from ..frontends.torch.program import Program
     from ..solver.plan import Plan
     from ..solver.schedule import Schedule
-    from .arena import Arena
-    from .behaviour import Behaviour
-    from .code import StepCode
+    from .generate.code import StepCode
+    from .guards.behaviour import Behaviour
+    from .step.arena import Arena
 
 
 def reach(program: Program, values: Sequence[int]) -> frozenset[int]:

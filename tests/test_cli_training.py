@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lowtide.frontends.torch.captured import Captured
-    from lowtide.runtime.verify import Verification
+    from lowtide.runtime.parity.verify import Verification
 
 SOURCE = """
 import torch
@@ -51,7 +51,7 @@ def other():
 @pytest.fixture(autouse=True)
 def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of microseconds beside other tests vary: whether they may is not tested here."""
-    monkeypatch.setattr("lowtide.runtime.step_times.MOST_NOISE", 10.0)
+    monkeypatch.setattr("lowtide.runtime.measure.step_times.MOST_NOISE", 10.0)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +244,7 @@ def test_replay_fails_if_a_bit_differs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A difference is exit code 1, and the first one is named."""
-    from lowtide.runtime import verify as module
+    from lowtide.runtime.parity import verify as module
 
     whole = module.verify
 

@@ -11,7 +11,7 @@ import torch
 
 import lowtide
 from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
 from lowtide.solver.errors import NoPlanError
 from lowtide.solver.smallest import smallest_budget
 

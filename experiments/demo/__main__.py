@@ -24,7 +24,7 @@ from experiments.demo.data import letter_batches, text_batches
 from experiments.demo.models import Cnn, Gpt
 from experiments.demo.study import Measured, describe, measure, over_plain, plans_of, step_of
 from lowtide.report.figures import figure_of, new_axes, save
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
 from lowtide.solver.compare import Comparison
 from lowtide.solver.files import write_atomic
 from lowtide.solver.units import format_bytes

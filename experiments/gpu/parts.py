@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import lowtide
-from lowtide.runtime.meter import measure_peak, measure_step_time, medians
+from lowtide.runtime.measure.meter import measure_peak, measure_step_time, medians
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.assemble import Origin, assemble
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from lowtide.solver.schedule import Schedule

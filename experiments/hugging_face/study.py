@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.errors import CaptureError, InfeasibleError, NoPlanError
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate

@@ -12,7 +12,7 @@ import lowtide
 from lowtide.frontends.torch.bench import cpu_clock
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.calibrate import calibrate
+from lowtide.runtime.measure.calibrate import calibrate
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from tests.plans import plan_of
 

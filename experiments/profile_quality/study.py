@@ -16,7 +16,7 @@ from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.machine import Machine
 from lowtide.frontends.torch.profile import profile
 from lowtide.frontends.torch.roofline import roofline_times
-from lowtide.runtime.meter import measure_peak, measure_step_time, medians
+from lowtide.runtime.measure.meter import measure_peak, measure_step_time, medians
 from tests.plans import plan_of
 
 if TYPE_CHECKING:

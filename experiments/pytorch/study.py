@@ -20,7 +20,7 @@ from torch._functorch import config as functorch_config
 import lowtide
 from lowtide.frontends.torch.bench import cpu_clock
 from lowtide.runtime.compile.observe import Watch
-from lowtide.runtime.meter import measure_peak, measure_step_time
+from lowtide.runtime.measure.meter import measure_peak, measure_step_time
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 
 from .rows import Row

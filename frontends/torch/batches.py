@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...runtime.arrays import Numbers
+from ...runtime.guards.arrays import Numbers
 from ...solver.errors import InputError, a_type
 from . import export
 from .program import LiteralGuard, TensorGuard

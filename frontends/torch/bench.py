@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...runtime.meter import measure_peak
+from ...runtime.measure.meter import measure_peak
 from .bindings import function_of
 from .profile_cache import Measurement
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ...runtime.behaviour import behaviours_of
-from ...runtime.differences import modules_of
-from ...runtime.outside import changed_numbers, numbers_of
+from ...runtime.guards.behaviour import behaviours_of
+from ...runtime.guards.differences import modules_of
+from ...runtime.guards.outside import changed_numbers, numbers_of
 from ...solver.errors import CaptureError, InputError, a_type
 from . import export
 from .batches import example, guards_of, loss_takes_batch, split_batch
@@ -26,7 +26,7 @@ from .watch import error_origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...runtime.behaviour import Behaviour
+    from ...runtime.guards.behaviour import Behaviour
     from .optimizer_state import OptimizerLike
     from .program import Program
     from .sampler import Progress
@@ -109,7 +109,7 @@ def capture(
     )
     if times != "calibrated":
         return captured
-    from ...runtime.calibrate import calibrate  # it replays steps, and so needs this module
+    from ...runtime.measure.calibrate import calibrate  # it replays steps, and so needs this module
 
     return calibrate(captured, batch)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ...runtime.behaviour import Behaviour
+    from ...runtime.guards.behaviour import Behaviour
     from ...solver.calibration import Calibration
     from ...solver.graph import Graph
     from .optimizer_state import OptimizerLike

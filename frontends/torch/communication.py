@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...runtime.ranks import distributed
+from ...runtime.distributed.ranks import distributed
 from ...solver.errors import CaptureError
 from .watch import describe, user_frame
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...runtime.stages import stage_count, stage_ends
+from ...runtime.generate.stages import stage_count, stage_ends
 from ...solver.errors import InputError
 from ...solver.graph import DELIVER, Op, Tensor
 from .machine import PRESETS

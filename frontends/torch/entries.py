@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...runtime.rng import state_functions
+from ...runtime.step.rng import state_functions
 from .program import Call, Kind, ValueRef
 from .roofline import op_time
 from .signature import Signature, signature

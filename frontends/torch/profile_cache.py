@@ -19,7 +19,7 @@ import msgspec
 import platformdirs
 import torch
 
-from ...runtime.heap import keeps_freed_memory
+from ...runtime.measure.heap import keeps_freed_memory
 from ...solver.errors import InputError
 from ...solver.files import write_atomic
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...runtime.all_hooks import hooks_on_all
-from ...runtime.arrays import Numbers
-from ...runtime.fsdp import is_sharded
-from ...runtime.ranks import distributed
+from ...runtime.distributed.fsdp import is_sharded
+from ...runtime.distributed.ranks import distributed
+from ...runtime.guards.all_hooks import hooks_on_all
+from ...runtime.guards.arrays import Numbers
 from ...solver.errors import CaptureError
 from .nested import Nested, copied, refill
 from .sources import shown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...runtime.meter import MeterError
+from ...runtime.measure.meter import MeterError
 from .bench import Stopwatch, available_bytes, measure_memory, run_once
 from .roofline import value_bytes
 from .synthetic import Synthesizer

@@ -94,7 +94,7 @@ def capture(
             now.begin("measuring operators")
             captured = with_times(captured, "measured", now.measured)
         if times is Times.CALIBRATED:
-            from ..runtime.calibrate import calibrate
+            from ..runtime.measure.calibrate import calibrate
 
             now.begin("timing whole steps under a few plans")
             captured = calibrate(captured, step.batch)

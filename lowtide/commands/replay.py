@@ -76,7 +76,7 @@ def replay(
         module = run_replay(captured, candidate)
         parity = None
         if verify:
-            from ..runtime.verify import verify as run_verify
+            from ..runtime.parity.verify import verify as run_verify
 
             batches = [step.batch] * VERIFIED_STEPS
             parity = run_verify(step.model, module, batches, loss_of=loss_of, measure=False)

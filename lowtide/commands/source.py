@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.heap import keep_freed_memory
+from ..runtime.measure.heap import keep_freed_memory
 from ..solver.errors import InputError, a_type
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 
 from ..frontends.torch.batches import split_batch
 from ..frontends.torch.deliveries import is_accumulating
-from ..runtime.meter import measure_peak, measure_step_time, medians
+from ..runtime.measure.meter import measure_peak, measure_step_time, medians
 from ..solver.errors import InputError, LowtideError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from ...solver.schedule import Schedule
 from ...solver.simulate import simulate
 from ...solver.solve import METHODS, solve
 from ...solver.units import format_bytes, format_percent, parse_budget
-from ..shapes import solving
+from ..plans.shapes import solving
 from .emit import modules
 from .own import Own, Task, plan_of
 from .planned import Planned
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ...solver.graph import Graph
     from ...solver.plan import Plan
-    from ..plan_cache import Solving
+    from ..plans.plan_cache import Solving
     from .planners import Planner
 
 _log = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from ...solver.graph import Graph
 from ...solver.plan import Plan
 from ...solver.schedule import Schedule
 from ...solver.simulate import simulate
-from ..plan_cache import plan_key, solve_cached
+from ..plans.plan_cache import plan_key, solve_cached
 from .own import Choice, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..plan_cache import Solving
+    from ..plans.plan_cache import Solving
 
 Planner = Callable[[Graph, int], Choice]  # a joint graph and the user's budget in
 

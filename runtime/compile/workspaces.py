@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...frontends.torch.program import ValueMeta
 from ...frontends.torch.synthetic import random_like, zeros_like
-from ..meter import measure_peak
+from ..measure.meter import measure_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

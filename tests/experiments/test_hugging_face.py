@@ -15,8 +15,8 @@ from experiments.hugging_face.study import Row, planned, study, without_folders
 from experiments.readme.families import hugging_face
 from lowtide.frontends.chains import linear_chain
 from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.errors import CaptureError
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate

@@ -12,8 +12,8 @@ from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
 from lowtide.frontends.torch.program import Call
 from lowtide.frontends.torch.rng import draws
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 
 from ..runtime.models import make
 from ..runtime.schedules import plan_of, random_schedule

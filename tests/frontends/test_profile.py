@@ -16,7 +16,7 @@ from lowtide.frontends.torch.bench import Stopwatch
 from lowtide.frontends.torch.machine import PRESETS, Machine
 from lowtide.frontends.torch.profile import profile
 from lowtide.frontends.torch.program import Kind, ValueRef
-from lowtide.runtime.meter import MeterError, measure_peak
+from lowtide.runtime.measure.meter import MeterError, measure_peak
 from lowtide.solver.errors import InputError
 
 from .one_op import Step

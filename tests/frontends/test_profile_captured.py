@@ -17,7 +17,7 @@ from lowtide.frontends.torch.machine import PRESETS, Machine
 from lowtide.frontends.torch.profile import profile
 from lowtide.frontends.torch.roofline import roofline_times
 from lowtide.frontends.torch.synthetic import Synthesizer
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 

@@ -8,7 +8,7 @@ from torch import nn
 import lowtide
 from lowtide.frontends.torch.signature import copies_storage
 from lowtide.frontends.torch.synthetic import Synthesizer
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
 
 
 class _HalfScaled(nn.Module):

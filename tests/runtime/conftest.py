@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lowtide.runtime import plan_cache
+from lowtide.runtime.plans import plan_cache
 
 from .schedules import plan_of, random_schedule
 

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from lowtide.runtime.fit import fit
+from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
 
 from .distributed_setup import (

@@ -22,9 +22,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.fit import fit
-from lowtide.runtime.ranks import everyones, odd_ones
-from lowtide.runtime.run import Run
+from lowtide.runtime.distributed.ranks import everyones, odd_ones
+from lowtide.runtime.plans.fit import fit
+from lowtide.runtime.step.run import Run
 
 from ..models import square
 from . import distributed_fsdp
@@ -200,8 +200,8 @@ def check_other_plan() -> str:
 def check_one_plan() -> str:
     """All processes replay the plan and the costs of the first, which alone measures and solves."""
     called: list[str] = []
-    fitting: Any = sys.modules["lowtide.runtime.fit"]
-    planning: Any = sys.modules["lowtide.runtime.plan_cache"]
+    fitting: Any = sys.modules["lowtide.runtime.plans.fit"]
+    planning: Any = sys.modules["lowtide.runtime.plans.plan_cache"]
     solve, with_times = planning.solve, fitting.with_times
 
     def noted_solve(graph: Any, budget: Any, **how: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lowtide.runtime.fit import fit
+from lowtide.runtime.plans.fit import fit
 
 if TYPE_CHECKING:
     import pytest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.module import ReplayModule
 
 
-LOGGER = "lowtide.runtime.shapes"
+LOGGER = "lowtide.runtime.plans.shapes"
 
 
 class Net(nn.Module):

@@ -15,9 +15,9 @@ from torch import nn
 
 import lowtide
 from lowtide.frontends.torch.deliveries import accumulating, is_accumulating
-from lowtide.runtime.hold import hold_back
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
 from lowtide.runtime.replay import replay
+from lowtide.runtime.step.hold import hold_back
 from lowtide.solver.check import check
 from lowtide.solver.errors import CheckError, InputError
 from lowtide.solver.graph import DELIVER

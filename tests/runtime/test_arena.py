@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.arena import plan_arena
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
+from lowtide.runtime.step.arena import plan_arena
 from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate

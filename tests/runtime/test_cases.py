@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 from lowtide.frontends.torch.batches import split_batch
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.fit import fit
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
+from lowtide.runtime.parity.verify_measure import copy_batch
+from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify_measure import copy_batch
 from lowtide.solver.errors import CaptureError, ReplayError
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate

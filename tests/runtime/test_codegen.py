@@ -12,9 +12,9 @@ from torch import nn
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.program import Kind
-from lowtide.runtime.codegen import generate
-from lowtide.runtime.emitter import Emitter
-from lowtide.runtime.views import equal_views
+from lowtide.runtime.generate.codegen import generate
+from lowtide.runtime.generate.emitter import Emitter
+from lowtide.runtime.generate.views import equal_views
 from lowtide.solver.errors import CheckError, ReplayError
 from lowtide.solver.schedule import Schedule
 
@@ -186,7 +186,7 @@ def test_long_programs_compile_in_linear_time() -> None:
     """Twenty thousand statements compile in about a second."""
     import time
 
-    from lowtide.runtime.source import build_functions
+    from lowtide.runtime.generate.source import build_functions
 
     body = "\n".join(f"    v{i} = op(v{i - 1}, 0.5)\n    del v{i - 1}" for i in range(1, 20_000))
     start = time.process_time()

@@ -12,7 +12,7 @@ import torch
 from lowtide.runtime.compile import observe
 from lowtide.runtime.compile.observe import Compiled, Watch
 from lowtide.runtime.compile.workspaces import workspace_bytes
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from lowtide.runtime.compile import own, planners, tell
 from lowtide.runtime.compile.own import SHARES, Task
 from lowtide.runtime.compile.planners import keep_everything, plan_for
 from lowtide.runtime.compile.survey import Surveyed, survey
-from lowtide.runtime.plan_cache import solve_cached
-from lowtide.runtime.shapes import solving
+from lowtide.runtime.plans.plan_cache import solve_cached
+from lowtide.runtime.plans.shapes import solving
 from lowtide.solver.errors import NoPlanError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def test_a_plan_that_fits_is_not_searched_again(monkeypatch: pytest.MonkeyPatch)
     def never(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("searched")
 
-    monkeypatch.setattr("lowtide.runtime.plan_cache.solve", never)
+    monkeypatch.setattr("lowtide.runtime.plans.plan_cache.solve", never)
     for start in (above, top):  # the second time from the file, whatever it would begin with
         monkeypatch.setattr(planners, "_made", {})
         plan = plan_for(found.graph, above.peak_bytes, settings, start)

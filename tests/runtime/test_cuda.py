@@ -18,9 +18,9 @@ from lowtide.frontends.torch.bench import CUDA_BLOCK_BYTES
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.libraries import workspace_bytes
 from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 
 from .models import SMALL, TRANSFORMERS, Case, make, square
 from .schedules import plan_of, random_schedule

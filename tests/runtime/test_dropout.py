@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.masks import bernoulli
 from lowtide.frontends.torch.profile import profile
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.schedule import Schedule
 
 from .models import square

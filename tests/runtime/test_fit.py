@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lowtide.runtime import plan_cache
-from lowtide.runtime.fit import fit
-from lowtide.runtime.meter import measure_peak
-from lowtide.runtime.verify import verify
+from lowtide.runtime.measure.meter import measure_peak
+from lowtide.runtime.parity.verify import verify
+from lowtide.runtime.plans import plan_cache
+from lowtide.runtime.plans.fit import fit
 from lowtide.solver.errors import InfeasibleError, InputError
 from lowtide.solver.live import LiveProgress
 from lowtide.solver.plan import Stop
@@ -68,7 +68,7 @@ def test_unknown_times_are_refused(times: Any, monkeypatch: pytest.MonkeyPatch) 
     def capture(*_: Any, **__: Any) -> None:
         raise AssertionError("nothing is to be captured")
 
-    monkeypatch.setattr(import_module("lowtide.runtime.fit"), "capture", capture)
+    monkeypatch.setattr(import_module("lowtide.runtime.plans.fit"), "capture", capture)
     with pytest.raises(InputError, match=f"times={times!r}: choose roofline, measured or calib"):
         fit(Mlp(), torch.randn(2, 8), memory_budget="80%", loss_fn=square, times=times)
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from lowtide.frontends.torch.profile_cache import machine_text
-from lowtide.runtime import heap
+from lowtide.runtime.measure import heap
 
 _COUNT = """
 import ctypes, resource, sys
-from lowtide.runtime.heap import keep_freed_memory, keeps_freed_memory
+from lowtide.runtime.measure.heap import keep_freed_memory, keeps_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory() and keep_freed_memory()

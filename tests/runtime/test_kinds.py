@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.errors import ReplayError
 
 from ..frontends import models

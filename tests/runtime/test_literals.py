@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lowtide.runtime.literals import Namespace, write_argument
+from lowtide.runtime.generate.literals import Namespace, write_argument
 
 
 @pytest.mark.parametrize(

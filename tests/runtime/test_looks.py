@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.guards import Guards
-from lowtide.runtime.looks import Looks
+from lowtide.runtime.guards.guards import Guards
+from lowtide.runtime.guards.looks import Looks
 
 from .models import square
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.fit import fit
+from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import CaptureError, ReplayError
 from lowtide.solver.schedule import Schedule

@@ -9,8 +9,8 @@ import torch
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.schedule import Schedule
 
 from .models import SMALL, TRANSFORMERS, make, profiled

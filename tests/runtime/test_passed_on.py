@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.passed_on import clone_as_it_is
 from lowtide.runtime.replay import replay
+from lowtide.runtime.step.passed_on import clone_as_it_is
 from lowtide.solver.schedule import Schedule
 
 from .schedules import plan_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from lowtide.runtime import plan_cache
-from lowtide.runtime.plan_cache import Solving, adapted, plan_key, solve_cached
+from lowtide.runtime.plans import plan_cache
+from lowtide.runtime.plans.plan_cache import Solving, adapted, plan_key, solve_cached
 from lowtide.solver.compiled import NOTE
 from lowtide.solver.files import read_plan, write_plan
 from lowtide.solver.graph import Graph, Op, Tensor

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.fit import fit
+from lowtide.runtime.parity.verify import verify
+from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.errors import CaptureError, ReplayError
 
 from ..frontends.models import Lambda, rows

@@ -18,7 +18,7 @@ from torch import nn
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.uses import Uses
-from lowtide.runtime.fit import fit
+from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule
@@ -207,9 +207,9 @@ def test_fit_refuses_a_number_until_it_is_planned_ahead(
     module.prepare(rows())
     for args.beta in (0.5, 1.0, 0.5):
         assert torch.equal(module(rows()), loss(model(rows())))
-    with caplog.at_level(logging.WARNING, "lowtide.runtime.shapes"):
+    with caplog.at_level(logging.WARNING, "lowtide.runtime.plans.shapes"):
         assert torch.equal(module(rows()[:2]), loss(model(rows()[:2])))
-    records = [r.getMessage() for r in caplog.records if r.name == "lowtide.runtime.shapes"]
+    records = [r.getMessage() for r in caplog.records if r.name == "lowtide.runtime.plans.shapes"]
     before, after = records
     assert before.startswith("planning a new call (the solver may take 5 s): ")
     assert "Planned in" in after

@@ -11,8 +11,8 @@ from torch import nn
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 
 from ..plans import recomputing
 from .schedules import plan_of, random_schedule

@@ -17,9 +17,9 @@ from lowtide.frontends.torch.batches import split_batch
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.output import flatten_output
 from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.runtime.wiring import Wiring
 from lowtide.solver.schedule import Schedule
 

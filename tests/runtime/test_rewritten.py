@@ -11,8 +11,8 @@ from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.errors import CaptureError
 
 from ..frontends.models import Lambda, rows

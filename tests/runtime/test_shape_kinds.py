@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowtide.runtime.fit import fit
+from lowtide.runtime.plans.fit import fit
 from lowtide.solver.errors import ReplayError
 
 from .kinds import (

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import nn
 
-from lowtide.runtime import plan_cache
-from lowtide.runtime import shapes as shapes_module
-from lowtide.runtime.fit import fit
-from lowtide.runtime.meter import measure_peak
+from lowtide.runtime.measure.meter import measure_peak
+from lowtide.runtime.parity.verify import verify
+from lowtide.runtime.plans import plan_cache
+from lowtide.runtime.plans import shapes as shapes_module
+from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.errors import InfeasibleError, InputError, ReplayError
 
 from .kinds import (

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.schedule import Schedule
 
 from ..plans import plan_of

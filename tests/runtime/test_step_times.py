@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lowtide.runtime.step_times import NoisyError, calibration_of
+from lowtide.runtime.measure.step_times import NoisyError, calibration_of
 
 OP_NS = [10**9, 11 * 10**8, 2 * 10**9]
 

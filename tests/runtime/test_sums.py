@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.meter import measure_peak
-from lowtide.runtime.probes import Look, Seeds
+from lowtide.runtime.generate.sums import Sums, sums_of
+from lowtide.runtime.measure.meter import measure_peak
 from lowtide.runtime.replay import replay
-from lowtide.runtime.sums import Sums, sums_of
+from lowtide.runtime.step.probes import Look, Seeds
 from lowtide.runtime.wiring import Wiring
 from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule

@@ -16,9 +16,9 @@ from lowtide.frontends.torch import lower, norms
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.profile import profile
 from lowtide.frontends.torch.program import Kind
+from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.pickling import register
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import verify
 from lowtide.solver.schedule import Schedule
 
 from ..plans import recomputing

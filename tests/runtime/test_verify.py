@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.fit import fit
+from lowtide.runtime.parity.verify import Verification, scalar_loss, verify
+from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
-from lowtide.runtime.verify import Verification, scalar_loss, verify
 from lowtide.solver.errors import InputError, ReplayError
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.solve import solve

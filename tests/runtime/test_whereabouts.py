@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.guards.whereabouts import Whereabouts
 from lowtide.runtime.replay import replay
-from lowtide.runtime.whereabouts import Whereabouts
 from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule
 

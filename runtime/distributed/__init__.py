@@ -1,0 +1,1 @@
+"""Several processes: agreement on one plan, and parameters that are sharded between them."""

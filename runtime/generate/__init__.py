@@ -1,0 +1,1 @@
+"""Writes the Python that runs a schedule: straight-line functions for forward and backward."""

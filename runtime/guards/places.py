@@ -1,0 +1,204 @@
+"""Places outside of the modules from which a step reads, and what is compared there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from operator import is_
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from .alike import same_literal, typed
+from .arrays import Numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from ..generate.literals import Namespace
+
+_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+_SHOWN, _LARGE = 60, 16
+
+
+class Gone:
+    """Stands for what is not there any more."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """So many entries that a container had; they are compared one by one."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Keys or attributes that the step asks for and that were not there, beside `count` others."""
+
+    keys: frozenset[str]
+    count: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a container of numbers held: a tuple, dict or frozenset."""
+
+    items: Any
+
+    def __eq__(self, other: object) -> bool:
+        """The same numbers of the same types."""
+        return isinstance(other, Content) and self.same(other.items)
+
+    __hash__ = None  # type: ignore[assignment]  # what it holds may be a dict
+
+    def same(self, now: Any) -> bool:
+        """Whether a container holds the same, in numbers of the same types."""
+        was = self.items
+        if isinstance(was, frozenset):
+            if not isinstance(now, (set, frozenset)) or len(now) != len(was):
+                return False
+            if self._words:  # nothing of another type is equal to a word
+                return now == was
+            # Equal sets are mostly in the same order.
+            return all(map(is_, now, was)) or typed(now) == typed(was)
+        if len(now) != len(was):
+            return False
+        if isinstance(was, dict):
+            return self._alike(now, was) and self._alike(now.values(), was.values())
+        return self._alike(now, was)
+
+    @cached_property
+    def _words(self) -> bool:
+        return all(type(item) is str for item in self.items)
+
+    @staticmethod
+    def _alike(now: Any, was: Any) -> bool:
+        return all(map(is_, now, was)) or all(map(same_literal, now, was))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something was found.
+
+    Attributes
+    ----------
+    path
+        Path of the module below which it is; None if it is below `root`.
+    root
+        A function or other object that copies of a module share.
+    steps
+        What leads there, as Python: `.__closure__[0]`, `.cell_contents`.
+    label
+        What to call it in a message.
+    value
+        For a tensor: the value of the program that it is; otherwise -1.
+    plain
+        For a number, flag or word: what it was. For a container or array: what is compared.
+    """
+
+    path: str | None
+    root: Any
+    steps: tuple[str, ...]
+    label: str
+    value: int = -1
+    plain: Any = None
+
+    def read(self, modules: Mapping[str, nn.Module]) -> Any:
+        """What is there now; `Gone` if nothing is."""
+        root = self.root if self.path is None else modules.get(self.path)
+        try:
+            return eval(f"root{''.join(self.steps)}", {"root": root})
+        except _ERRORS:
+            return Gone
+
+    def difference(self, modules: Mapping[str, nn.Module]) -> str | None:
+        """What is different now about something that is no tensor, in words."""
+        now, was = self.read(modules), self.plain
+        try:
+            found = self._difference(now, was)
+        except _ERRORS:
+            found = "of another kind"
+        return None if found is None else f"{self.label} is {found} when captured"
+
+    def _difference(self, now: Any, was: Any) -> str | None:
+        if now is Gone:
+            return f"gone and was {_words(was)}"
+        if isinstance(was, Length):
+            same = len(now) == was.count
+            return None if same else f"of length {len(now)} and was of length {was.count}"
+        if isinstance(was, Absent):
+            new = sorted(was.keys & now.keys())
+            return f"with {new[0]!r} = {_words(now[new[0]])} and was without" if new else None
+        if isinstance(was, Numbers):
+            return None if was.same(now) else was.difference(now)
+        if isinstance(was, Content):
+            return None if was.same(now) else f"{_words(now)} and was {_words(was.items)}"
+        return None if same_literal(now, was) else f"{_words(now)} and was {_words(was)}"
+
+
+def _words(item: Any) -> str:
+    """A short text of something."""
+    if isinstance(item, (FunctionType, BuiltinFunctionType)):
+        return f"the function {item.__qualname__}"
+    text = repr(item)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+class PlaceLines:
+    """Writes the lines of a guard that read and compare places, the way to them shared."""
+
+    def __init__(
+        self, places: list[Place], tensors: dict[int, str], bound: set[int], names: Namespace
+    ) -> None:
+        self.tensors, self.bound, self.names = tensors, bound, names
+        names.globals["same_literal"] = same_literal
+        self.uses: dict[Any, int] = {}
+        for place in places:
+            for end in range(1, len(place.steps)):
+                key = self._key(place, end)
+                self.uses[key] = self.uses.get(key, 0) + 1
+        self.held: dict[Any, str] = {}
+
+    @staticmethod
+    def _key(place: Place, end: int) -> tuple[Any, ...]:
+        return place.path, id(place.root), place.steps[:end]
+
+    def lines(self, place: Place, root: str) -> list[str]:
+        """Lines for one place; `root` is the text of what it is below."""
+        made: list[str] = []
+        text = root
+        for end, step in enumerate(place.steps, 1):
+            text += step
+            key = self._key(place, end)
+            if key in self.held:
+                text = self.held[key]
+            elif self.uses.get(key, 0) > 1:
+                name = self.held[key] = f"o{len(self.held)}"
+                made.append(f"{name} = {text}")
+                text = name
+        return [*made, *self._last(place, text)]
+
+    def _last(self, place: Place, text: str) -> list[str]:
+        if place.value >= 0:
+            target = self.tensors[place.value]
+            if place.value in self.bound:
+                return [f"if {text} is not {target}: return None"]
+            self.bound.add(place.value)
+            return [f"{target} = {text}"]
+        was = place.plain
+        if isinstance(was, Length):
+            return [f"if len({text}) != {was.count}: return None"]
+        if isinstance(was, Absent):
+            keys = self.names.bind(was.keys, "absent")
+            # A key that is new in a large dict shows in its length.
+            first = f"len({text}) != {was.count} and " if was.count > _LARGE else ""
+            return [f"if {first}not {keys}.isdisjoint({text}): return None"]
+        if isinstance(was, (Content, Numbers)):
+            same = self.names.bind(was, "content")
+            return [f"if not {same}.same({text}): return None"]
+        if was is None or was is True or was is False:
+            return [f"if {text} is not {was}: return None"]
+        known = self.names.bind(was, "was")  # mostly it is the very object that it was
+        return [f"if (v := {text}) is not {known} and not same_literal(v, {known}): return None"]

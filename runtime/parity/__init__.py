@@ -1,0 +1,1 @@
+"""Replayed training against plain training: every bit, the peak and the time."""

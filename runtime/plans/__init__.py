@@ -1,0 +1,1 @@
+"""Plans for every kind of call: made on first sight, kept in memory and on disk."""
