@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from ..frontends.torch.batches import split_batch
+from ..frontends.torch.processes import is_sharded
 from ..solver.errors import InputError, ReplayError
 from .disguise import class_for
-from .distributed.fsdp import is_sharded, refuse_sharded, run_forward
+from .distributed.fsdp import refuse_sharded, run_forward
 from .face import Face
 from .guards.differences import explain
 from .guards.shared_casts import CastContext, current

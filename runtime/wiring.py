@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..frontends.torch.outside.behaviour import behaviours_of
 from ..frontends.torch.switches import Running
 from ..solver.warn import warn_user
 from .distributed.fsdp import Units
@@ -15,7 +16,6 @@ from .generate.codegen import generate
 from .generate.sums import Sums, sums_of
 from .guards.algorithms import warn_of_benchmarks
 from .guards.ambient import device_kinds
-from .guards.behaviour import behaviours_of
 from .guards.guards import Guards
 from .guards.shared_casts import cast_parameters
 from .guards.whereabouts import Whereabouts
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..frontends.torch.captured import Captured
+    from ..frontends.torch.outside.behaviour import Behaviour
     from ..frontends.torch.program import Program
     from ..solver.plan import Plan
     from ..solver.schedule import Schedule
     from .generate.code import StepCode
-    from .guards.behaviour import Behaviour
     from .step.arena import Arena
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...runtime.guards.arrays import Numbers
 from ...solver.errors import InputError, a_type
 from . import export
+from .outside.arrays import Numbers
 from .program import LiteralGuard, TensorGuard
 from .sources import repeated
 

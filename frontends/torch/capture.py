@@ -8,9 +8,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ...runtime.guards.behaviour import behaviours_of
-from ...runtime.guards.differences import modules_of
-from ...runtime.guards.outside import changed_numbers, numbers_of
 from ...solver.errors import CaptureError, InputError, a_type
 from . import export
 from .batches import example, guards_of, loss_takes_batch, split_batch
@@ -18,6 +15,9 @@ from .captured import BatchStyle, Captured
 from .counters import refuse_counted
 from .dry_run import dry_run
 from .lower import lower
+from .outside.behaviour import behaviours_of
+from .outside.modules import modules_of
+from .outside.search import changed_numbers, numbers_of
 from .refuse import refuse_modules, untouched
 from .sources import home_device, input_sources, module_sources
 from .step import Root, Step
@@ -26,8 +26,8 @@ from .watch import error_origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...runtime.guards.behaviour import Behaviour
     from .optimizer_state import OptimizerLike
+    from .outside.behaviour import Behaviour
     from .program import Program
     from .sampler import Progress
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ...runtime.guards.behaviour import Behaviour
     from ...solver.calibration import Calibration
     from ...solver.graph import Graph
     from .optimizer_state import OptimizerLike
+    from .outside.behaviour import Behaviour
     from .program import Program
 
 BatchStyle = Literal["tuple", "dict", "tensor"]

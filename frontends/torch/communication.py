@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...runtime.distributed.ranks import distributed
 from ...solver.errors import CaptureError
+from .processes import distributed
 from .watch import describe, user_frame
 
 if TYPE_CHECKING:

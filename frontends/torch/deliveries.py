@@ -72,7 +72,8 @@ def _boundary(program: Program) -> int:
 def _stages(program: Program, count: int | None) -> tuple[dict[int, int], list[int]]:
     """Gradient to stage, and the op after which each stage ends.
 
-    A gradient is final once nobody reads it or its parameter any more (see `runtime.generate.stages`).
+    A gradient is final once nobody reads it or its parameter any more (see
+    `runtime.generate.stages`).
     """
     of = program.value_tensor
     last: dict[int, int] = {}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...runtime.guards.arrays import array_of
+from .outside.arrays import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
-from .reads import Reads
+from .outside.reads import Reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...runtime.distributed.fsdp import is_sharded
-from ...runtime.distributed.ranks import distributed
-from ...runtime.guards.all_hooks import hooks_on_all
-from ...runtime.guards.arrays import Numbers
 from ...solver.errors import CaptureError
 from .nested import Nested, copied, refill
+from .outside.arrays import Numbers
+from .outside.hooks import hooks_on_all
+from .processes import distributed, is_sharded
 from .sources import shown
 
 if TYPE_CHECKING:

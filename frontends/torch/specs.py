@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .outside.reads import LIBRARIES
 from .program import (
     GradSpec,
     InputSpec,
     OutputSpec,
 )
-from .reads import LIBRARIES
 from .sources import shown
 
 if TYPE_CHECKING:

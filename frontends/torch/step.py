@@ -19,7 +19,7 @@ from . import export
 from .autocasts import cast_once, casts_are_kept
 from .contributions import count_contributions
 from .output import flatten_output
-from .reads import Reads
+from .outside.reads import Reads
 from .sources import repeated, shown
 from .switches import traced
 from .watch import Watch

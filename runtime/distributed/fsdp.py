@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...frontends.torch.processes import is_sharded
 from ...solver.errors import ReplayError, a_type
 from ..generate.code import Sharding
 from ..step.quiet import quiet
@@ -29,22 +30,8 @@ if TYPE_CHECKING:
     from ...frontends.torch.program import InputSpec, Program, ValueMeta
     from ..generate.code import StepCode
 
-_HOME = "torch.distributed.fsdp"
 _CALLS = ("_pre_forward", "_post_forward", "_pre_backward")
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
-def is_sharded(module: nn.Module) -> bool:
-    """Whether `fully_shard` was applied to this module itself."""
-    return any(
-        c.__name__ == "FSDPModule" and c.__module__.startswith(_HOME) for c in type(module).__mro__
-    )
-
-
-def same_class(module: nn.Module, kind: type) -> bool:
-    """Whether a module is of a class, or of the one that `fully_shard` makes of it."""
-    found = type(module)
-    return found is kind or (is_sharded(module) and kind in found.__mro__[1:4])
 
 
 def refuse_sharded(model: nn.Module, words: str) -> None:

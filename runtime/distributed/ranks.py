@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import torch
 
+from ...frontends.torch.processes import distributed
 from ...solver.errors import CaptureError, LowtideError, ReplayError
 from ...solver.graph import Graph
 from ...solver.plan import Plan
@@ -15,15 +15,11 @@ from ...solver.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
+
     from ...frontends.torch.captured import Captured
 
     Group = torch.distributed.ProcessGroup | Literal["default"] | None
-
-
-def distributed() -> Any:
-    """`torch.distributed` if a default process group exists here, else None."""
-    module: Any = torch.distributed
-    return module if module.is_available() and module.is_initialized() else None
 
 
 def is_first() -> bool:

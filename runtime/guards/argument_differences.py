@@ -8,12 +8,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...frontends.torch.autocasts import casts_are_kept
+from ...frontends.torch.outside.alike import same_literal, same_strides
+from ...frontends.torch.outside.arrays import Numbers
 from ...frontends.torch.program import LiteralGuard, TensorGuard
 from ...frontends.torch.questions import first_changed
 from ...frontends.torch.sources import INFERENCE, NO_INFERENCE
 from ..step.flatten import children, describe_structure, leaf_names
-from .alike import same_literal, same_strides
-from .arrays import Numbers
 from .difference import ADVICE, Difference
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ...frontends.torch.outside.alike import same_literal, same_strides
+from ...frontends.torch.outside.modules import modules_of
 from ...frontends.torch.sources import INFERENCE, NO_INFERENCE
 from ...solver.errors import ReplayError, a_type
 from ..distributed.fsdp import PLAIN
 from ..step.flatten import leaf_names
-from .alike import same_literal, same_strides
 from .all_hooks import hook_differences
 from .ambient import ambient_differences
 from .argument_differences import argument_differences, cast_difference
@@ -21,11 +22,9 @@ from .difference import ADVICE, Difference
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ...frontends.torch.outside.behaviour import Behaviour
     from ...frontends.torch.program import Program
-    from .behaviour import Behaviour
     from .guards import Guards
-
-LOSS = "loss_fn"
 
 
 def explain(
@@ -54,15 +53,6 @@ def differences(
     yield from argument_differences(program, args, kwargs, guards.exact)
     yield from _state_differences(guards, model, loss_fn)
     yield from _overlap_differences(guards, model, loss_fn, args, kwargs)
-
-
-def modules_of(model: nn.Module, loss_fn: Any) -> dict[str, nn.Module]:
-    """Modules by path; those of a loss module under `loss_fn`."""
-    found = dict(model.named_modules(remove_duplicate=False))
-    if isinstance(loss_fn, nn.Module):
-        for name, module in loss_fn.named_modules(remove_duplicate=False):
-            found[f"{LOSS}.{name}" if name else LOSS] = module
-    return found
 
 
 def _named_tensors(model: nn.Module, loss_fn: Any) -> dict[str, torch.Tensor]:

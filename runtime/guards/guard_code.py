@@ -8,18 +8,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...frontends.torch.autocasts import casts_are_kept
+from ...frontends.torch.outside.alike import same_literal, same_strides
+from ...frontends.torch.outside.behaviour import Behaviour, forward_differs, hook_keys
+from ...frontends.torch.outside.modules import LOSS
+from ...frontends.torch.processes import is_sharded, same_class
 from ...frontends.torch.program import LiteralGuard, TensorGuard
 from ...frontends.torch.questions import first_changed
-from ..distributed.fsdp import PLAIN, is_sharded, same_class
+from ..distributed.fsdp import PLAIN
 from ..generate.literals import Namespace
 from ..step.flatten import flatten_lines
-from .alike import same_literal, same_strides
 from .all_hooks import hook_lines
 from .ambient import ambient_lines
-from .behaviour import Behaviour, forward_differs, hook_keys
-from .differences import LOSS
 from .looks import Looks
-from .places import PlaceLines
+from .place_lines import PlaceLines
 
 if TYPE_CHECKING:
     from ...frontends.torch.program import InputSpec, Program

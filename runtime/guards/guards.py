@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils import _pytree as pytree
 
+from ...frontends.torch.outside.modules import modules_of
 from ..generate.source import build_functions
-from .differences import modules_of
 from .guard_code import write_guard
 from .overlaps import Overlaps
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from ...frontends.torch.outside.behaviour import Behaviour
     from ...frontends.torch.program import Program
-    from .behaviour import Behaviour
 
 
 class Guards:

@@ -20,13 +20,13 @@ from torch.utils import _pytree as pytree
 from ...frontends.torch.batches import split_batch
 from ...frontends.torch.bench import available_bytes, cpu_clock
 from ...frontends.torch.deliveries import is_accumulating
+from ...frontends.torch.processes import is_sharded
 from ...frontends.torch.synthetic import is_real
 from ...solver.assemble import Origin, assemble
 from ...solver.control import Control
 from ...solver.errors import InputError, LowtideError
 from ...solver.smallest import smallest_found
 from ...solver.solve import solve
-from ..distributed.fsdp import is_sharded
 from ..parity.verify import scalar_loss
 from ..parity.verify_measure import copy_batch
 from ..replay import replay

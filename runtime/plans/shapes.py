@@ -17,11 +17,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...frontends.torch.capture import capture_call
+from ...frontends.torch.outside.alike import same_literal
 from ...frontends.torch.program import LiteralGuard
 from ...solver.errors import InputError, LowtideError, ReplayError
 from ...solver.plan import Stop
 from ..distributed.fsdp import refuse_sharded
-from ..guards.alike import same_literal
 from ..guards.differences import differences, explain
 from ..step.flatten import leaf_names
 from ..wiring import Planned

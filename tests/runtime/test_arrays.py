@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.guards.arrays import Numbers
+from lowtide.frontends.torch.outside.arrays import Numbers
 from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import CaptureError, ReplayError

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.guards.alike import same_literal
-from lowtide.runtime.guards.places import Content
+from lowtide.frontends.torch.outside.alike import same_literal
+from lowtide.frontends.torch.outside.places import Content
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import ReplayError
 from lowtide.solver.schedule import Schedule

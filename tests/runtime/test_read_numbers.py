@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.uses import Uses
+from lowtide.frontends.torch.outside.uses import Uses
 from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import ReplayError

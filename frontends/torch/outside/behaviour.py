@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...solver.errors import a_type
-from ..distributed.fsdp import same_class
-from .differences import modules_of
-from .outside import places_of
+from ....solver.errors import a_type
+from ..processes import same_class
+from .modules import modules_of
+from .search import places_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ...frontends.torch.program import Program
+    from ..program import Program
     from .places import Place
 
 _HOOKS = {

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ...frontends.torch.reads import LIBRARIES
-from ...frontends.torch.uses import globals_of
+from .reads import LIBRARIES
+from .uses import globals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...frontends.torch.reads import Reads
+    from .reads import Reads
 
 _SETTINGS = (bool, int, float, str, type(None))
 # and subclasses of them: np.float64 is a float

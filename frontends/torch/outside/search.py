@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...frontends.torch.reads import LIBRARIES, Reads
 from .alike import same_literal
 from .arrays import Numbers, array_of
-from .holders import (
+from .holders import (  # fmt: skip
     attributes,
     content,
     entries,
@@ -31,8 +30,9 @@ from .holders import (
     is_word,
     looked_up,
     of_function,
-)  # fmt: skip
+)
 from .places import Absent, Content, Length, Place
+from .reads import LIBRARIES, Reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
