@@ -181,8 +181,12 @@ def _restore_members(
 def _restore(module: nn.Module, state: dict[str, Any], everything: dict[str, Any]) -> str:
     """Undo changes of attributes; returns the name of one that really changed, or nothing."""
     found = ""
-    # what weight_norm and spectral_norm compute anew in each forward
-    derived = {getattr(hook, "name", None) for hook in module._forward_pre_hooks.values()}
+    # what weight_norm, spectral_norm and pruning compute anew in each forward
+    derived = {
+        getattr(hook, key, None)
+        for hook in module._forward_pre_hooks.values()
+        for key in ("name", "_tensor_name")
+    }
     for key in list(module.__dict__):
         if key in _REGISTERED:
             continue

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils import _pytree as pytree
 
 from lowtide.frontends.torch.capture import capture
@@ -123,6 +124,17 @@ def old_norms() -> Made:
     return model, rows(), square
 
 
+def pruned() -> Made:
+    """Masked weights, twice over: hooks that compute a weight before forward."""
+    linear, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    for layer, name, amount in ((linear, "weight", 0.5), (other, "bias", 2), (linear, "weight", 1)):
+        prune.l1_unstructured(layer, name, amount)  # type: ignore[no-untyped-call]
+    model = nn.Sequential(linear, nn.Tanh(), other)
+    with torch.no_grad():
+        model(rows())  # or the weights have a history, and cannot be copied
+    return model, rows(), square
+
+
 def parametrized() -> Made:
     """Parametrizations, one with power iterations that move its buffers."""
     weight = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
@@ -168,7 +180,7 @@ def tied_and_unused() -> Made:
 
 KINDS: tuple[Callable[[], Made], ...] = (
     cumulative_norm, cumulative_norm_frozen, counters, cast_twice, cast_without_gradient,
-    cast_and_not_kept, old_norms, parametrized, complex_numbers, tied_and_unused,
+    cast_and_not_kept, old_norms, pruned, parametrized, complex_numbers, tied_and_unused,
 )  # fmt: skip
 
 
