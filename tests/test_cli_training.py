@@ -276,7 +276,7 @@ def test_replay_warns_if_measured_workspaces_break_the_plan(
 ) -> None:
     """A plan made without workspaces still runs, and its user is told to measure."""
 
-    def larger(captured: Captured) -> Captured:
+    def larger(captured: Captured, **_: object) -> Captured:
         return captured.with_costs(workspace=[10**7] * len(captured.graph.ops))
 
     monkeypatch.setattr("lowtide.frontends.torch.profile.profile", larger)

@@ -27,12 +27,15 @@ from lowtide.report.figures import figure_of, new_axes, save
 from lowtide.runtime.measure.meter import measure_peak
 from lowtide.solver.compare import Comparison
 from lowtide.solver.files import write_atomic
+from lowtide.solver.live import log_lines
 from lowtide.solver.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import nn
+
+    from lowtide.solver.live import LogProgress
 
 METHODS = ("sqrt_n", "log_n", "greedy", "auto")
 COLUMNS = (
@@ -66,25 +69,25 @@ def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(subject: Subject, out: Path, *, quick: bool) -> dict[str, Any]:
+def run(subject: Subject, out: Path, *, quick: bool, log: LogProgress) -> dict[str, Any]:
     """Plan, replay and train one subject; returns its numbers."""
+
+    def told(text: str) -> None:
+        log.print(f"[{subject.name}] {text}")
+
     batches = [next(subject.batches) for _ in range(3)]
-    tell(f"[{subject.name}] capturing the training step and measuring its operators")
+    told("capturing the training step and measuring its operators")
     captured = lowtide.capture(subject.model, batches[0], times="calibrated")
     graph = captured.graph
     lowtide.write_graph(graph, out / f"{subject.name}.graph.json.gz")
-    tell(f"[{subject.name}] {len(graph.ops)} ops, {len(graph.tensors)} tensors; planning")
-
-    def told(text: str) -> None:
-        tell(f"[{subject.name}] {text}")
-
+    told(f"{len(graph.ops)} ops, {len(graph.tensors)} tensors; planning")
     rows = plans_of(captured, subject.budgets, METHODS, 5.0 if quick else 12.0, told)
     results = measure(subject.model, captured, rows, batches, repeats=2 if quick else 9, told=told)
     plain = graph.resident_bytes + measure_peak(step_of(subject.model, batches[0])).peak_bytes
     base_peak = lowtide.simulate(graph, lowtide.Schedule.keep_everything(graph)).peak_bytes
     show(subject.name, results, base_peak, graph.resident_bytes, plain)
     write(subject.name, captured, results, base_peak, out)
-    losses = train(subject, captured, results, steps=5 if quick else 40)
+    losses = train(subject, captured, results, steps=5 if quick else 40, log=log)
     return {
         "model": subject.name,
         "ops": len(graph.ops),
@@ -135,14 +138,19 @@ def write(
 
 
 def train(
-    subject: Subject, captured: lowtide.Captured, results: list[Measured], steps: int
+    subject: Subject,
+    captured: lowtide.Captured,
+    results: list[Measured],
+    steps: int,
+    log: LogProgress,
 ) -> list[float]:
     """Train by the tightest plan of lowtide; returns the losses."""
     plans = [r.row.plan for r in results if r.row.method == "auto" and r.row.plan is not None]
     module = lowtide.replay(captured, min(plans, key=lambda plan: plan.budget_bytes))
     optimizer = torch.optim.AdamW(module.parameters(), lr=subject.learning_rate)
     losses: list[float] = []
-    for _ in range(steps):
+    for step in range(steps):
+        log.say(f"[{subject.name}] training by the tightest plan: step {step + 1} of {steps}")
         optimizer.zero_grad(set_to_none=True)
         loss = module(*next(subject.batches))
         loss.backward()
@@ -185,7 +193,8 @@ def main() -> int:
     torch.set_num_threads(1)  # two cores: one thread gives the steadier clock
     lowtide.keep_freed_memory()
     begun = time.monotonic()
-    found = [run(subject, options.out, quick=options.quick) for subject in subjects()]
+    with log_lines() as log:
+        found = [run(it, options.out, quick=options.quick, log=log) for it in subjects()]
     data = msgspec.json.format(msgspec.json.encode(found), indent=1)
     write_atomic(options.out / "results.json", data + b"\n")
     bad = [

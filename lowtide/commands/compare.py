@@ -10,7 +10,7 @@ import typer
 from ..solver.errors import InputError
 from ..solver.units import expand_budgets, format_percent
 from .options import BUDGETS_HELP, Backend, Gap, GraphFile, Json, Quiet, Seed, Threads, TimeLimit
-from .progress import spinner
+from .progress import phases
 from .solve import INTERRUPTED
 from .target import writable
 from .terminal import Terminal, aligned, stdout_to_stderr
@@ -95,11 +95,13 @@ def compare(
         nonlocal done
         done += 1
         terminal.log(f"{done} of {total}: {row.method} at {row.budget}: {outcome(row)}")
+        now.say(f"{done} of {total} done")
 
     label = f"comparing on {step.name} ({len(step.ops):,} ops)"
-    if "auto" in names:
-        compile_parts(terminal.log)
-    with spinner(label, quiet=quiet), stdout_to_stderr():
+    with phases(quiet=quiet) as now, stdout_to_stderr():
+        if "auto" in names:
+            compile_parts(now.begin)
+        now.begin(label)
         comparison = run_compare(
             step,
             budgets,

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from .options import GraphFile, Json, PlanFile, Quiet, Seed, Threads, TimeLimit
+from .progress import phases
 from .solve import INTERRUPTED
 from .target import writable
 from .terminal import Terminal, facts
@@ -51,16 +52,18 @@ def memory(
         writable(output, inputs=[graph, plan], suffixes=(".json",))
     step, made = read_graph(graph), read_plan(plan)
     interrupt = threading.Event()
-    found = addresses(
-        step,
-        made,
-        exact,
-        alignment=alignment,
-        time_limit=time_limit,
-        seed=seed,
-        threads=threads or 1,
-        interrupt=interrupt,
-    )
+    with phases(quiet=quiet) as now:
+        now.say("looking for the shortest buffer")
+        found = addresses(
+            step,
+            made,
+            exact,
+            alignment=alignment,
+            time_limit=time_limit,
+            seed=seed,
+            threads=threads or 1,
+            interrupt=interrupt,
+        )
     scale = Scale.of(step)
     reserved = reserved_bytes(found.blocks)
     document = {

@@ -11,7 +11,7 @@ import typer
 
 from ..solver.units import format_bytes, format_more, format_seconds
 from .options import Json, PlanFile, Quiet, StepSource, Times
-from .progress import spinner
+from .progress import phases
 from .source import load_step, on_device, split_source, warnings_as_lines
 from .terminal import Terminal, complain, facts, stdout_to_stderr
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..frontends.torch.captured import Captured
     from ..report.scale import Scale
     from ..solver.plan import Plan
+    from .progress import Phases
     from .training import Measured
 
 VERIFIED_STEPS = 2  # the second one runs on what the first one's update left
@@ -58,9 +59,10 @@ def replay(
     candidate = read_plan(plan)
     with (
         warnings_as_lines(terminal),
-        spinner(f"replaying {source} for {steps} steps", quiet=quiet),
+        phases(quiet=quiet) as now,
         stdout_to_stderr(),
     ):
+        now.begin(f"replaying {source} for {steps} steps")
         step = on_device(load_step(source), device)
         from ..frontends.torch.capture import capture
         from ..runtime.replay import in_mode_of
@@ -71,16 +73,17 @@ def replay(
         captured = in_mode_of(captured, candidate)
         check_schedule(captured.graph, candidate)
         if times is not Times.ROOFLINE:
-            captured = with_measured(captured, candidate, terminal)
+            captured = with_measured(captured, candidate, terminal, now)
         captured = with_resident(captured, candidate)
         module = run_replay(captured, candidate)
         parity = None
         if verify:
             from ..runtime.parity.verify import verify as run_verify
 
+            now.say("comparing with the plain step")
             batches = [step.batch] * VERIFIED_STEPS
             parity = run_verify(step.model, module, batches, loss_of=loss_of, measure=False)
-        measured = train(captured, module, step.batch, steps=steps, lr=lr)
+        measured = train(captured, module, step.batch, steps=steps, lr=lr, say=now.say)
     scale = Scale.of(captured.graph)
     rows = measured_rows(candidate, scale, measured)
     document = measured_document(candidate, scale, measured)
@@ -112,12 +115,12 @@ def with_resident(captured: Captured, plan: Plan) -> Captured:
     return replace(captured, program=replace(captured.program, graph=graph))
 
 
-def with_measured(captured: Captured, plan: Plan, terminal: Terminal) -> Captured:
+def with_measured(captured: Captured, plan: Plan, terminal: Terminal, now: Phases) -> Captured:
     """The step with measured costs, unless the plan, made without them, would not fit any more."""
     from ..frontends.torch.profile import profile
     from ..solver.check import check_peak
 
-    profiled = with_resident(profile(captured), plan)
+    profiled = with_resident(profile(captured, progress=now.measured), plan)
     peak = check_peak(profiled.graph, plan.steps)
     if peak <= plan.budget_bytes:
         return profiled

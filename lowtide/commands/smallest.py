@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Backend, GraphFile, Json, Order, Quiet, Seed, TimeLimit
-from .progress import spinner
+from .progress import Phases, phases
 from .solve import INTERRUPTED
 from .target import writable
 from .terminal import Terminal, facts, stdout_to_stderr
+
+if TYPE_CHECKING:
+    from ..report.scale import Scale
+    from ..solver.progress import Event
 
 
 def smallest(
@@ -51,10 +55,17 @@ def smallest(
     step = read_graph(graph)
     scale = Scale.of(step)
     label = f"looking for the smallest budget of {step.name} ({len(step.ops):,} ops)"
-    compile_parts(terminal.log, blocks=False)
-    with spinner(label, quiet=quiet), stdout_to_stderr():
+    with phases(quiet=quiet) as now, stdout_to_stderr():
+        compile_parts(now.begin, blocks=False)
+        now.begin(label)
         found = bracket(
-            step, time_limit=time_limit, gap=gap, seed=seed, backend=backend, order=order
+            step,
+            time_limit=time_limit,
+            gap=gap,
+            seed=seed,
+            backend=backend,
+            order=order,
+            progress=_Bounds(now, scale),
         )
     origin = Origin("smallest", seed, 1, found.seconds)
     plan = assemble(step, found.found_bytes, found.computes, origin)
@@ -91,3 +102,16 @@ def smallest(
             "a longer --time-limit may narrow it"
         )
     return 0
+
+
+class _Bounds:
+    """Tells of the two bounds between which the smallest budget lies; events come in bytes."""
+
+    def __init__(self, now: Phases, scale: Scale) -> None:
+        self._now, self._scale = now, scale
+
+    def update(self, event: Event) -> None:
+        """What was reached, and below what nothing exists."""
+        if event.incumbent_ns is not None and event.bound_ns is not None:
+            reached, bound = (self._scale.memory(it) for it in (event.incumbent_ns, event.bound_ns))
+            self._now.say(f"found {reached}; nothing below {bound} in base order")

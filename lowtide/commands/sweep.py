@@ -23,7 +23,7 @@ from .options import (
     Threads,
     TimeLimit,
 )
-from .progress import spinner
+from .progress import phases
 from .solve import INTERRUPTED
 from .target import writable
 from .terminal import Terminal, aligned, stdout_to_stderr
@@ -105,10 +105,12 @@ def sweep(
         nonlocal done
         done += 1
         terminal.log(f"{done} of {total}: {row.budget}: {outcome(row)}")
+        now.say(f"{done} of {total} done")
 
     label = f"sweeping over {len(budgets)} budgets of {step.name} ({len(step.ops):,} ops)"
-    compile_parts(terminal.log)
-    with spinner(label, quiet=quiet), stdout_to_stderr():
+    with phases(quiet=quiet) as now, stdout_to_stderr():
+        compile_parts(now.begin)
+        now.begin(label)
         found = run_sweep(
             step,
             budgets,
@@ -119,6 +121,7 @@ def sweep(
             backend=backend,
             order=order,
             moves=moves,
+            progress=now,
             on_row=on_row,
             store=store,
         )

@@ -44,8 +44,18 @@ class Measured:
     plain_seconds: float | None
 
 
-def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: float) -> Measured:
+def train(
+    captured: Captured,
+    module: nn.Module,
+    batch: Any,
+    *,
+    steps: int,
+    lr: float,
+    say: Callable[[str], None] = lambda text: None,
+) -> Measured:
     """Train with AdamW on one batch, then measure a replayed and a plain step in turns.
+
+    `say` hears how far it is.
 
     Raises
     ------
@@ -76,6 +86,7 @@ def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: 
     at = min(1, steps - 1)
     peak = 0
     for step in range(steps):
+        say(f"training step {step + 1} of {steps}")
         try:
             clear()
             if step == at:
@@ -92,6 +103,7 @@ def train(captured: Captured, module: nn.Module, batch: Any, *, steps: int, lr: 
                 f"out of memory in training step {step}: beside the plan's peak the device holds "
                 "the optimizer's state and what other processes take; solve for a smaller budget"
             ) from None
+    say("measuring a plain step and a replayed one")
     del optimizer.state  # a plain step needs the room
     resident = captured.graph.resident_bytes
     plain_peak = _plain_peak(plain, parameters, captured.device, adding=adding)
