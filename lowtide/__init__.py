@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from .solver.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .frontends.torch.capture import capture as capture
     from .frontends.torch.captured import Captured as Captured
+    from .frontends.torch.costs.heap import keep_freed_memory as keep_freed_memory
     from .report.curve_plot import plot_curve as plot_curve
     from .report.memory_plot import plot_memory as plot_memory
     from .report.report import write_report as write_report
     from .report.schedule_plot import plot_schedule as plot_schedule
+    from .runtime.capture import capture as capture
     from .runtime.compile.backend import backend as backend
     from .runtime.compile.partitioner import partitioner as partitioner
-    from .runtime.measure.heap import keep_freed_memory as keep_freed_memory
     from .runtime.parity.verify import verify as verify
     from .runtime.plans.fit import fit as fit
     from .runtime.replay import replay as replay
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 else:
     # The same names for the interpreter; a test keeps the two lists equal.
     _MODULES = {
-        "capture": ".frontends.torch.capture",
+        "capture": ".runtime.capture",
         "Captured": ".frontends.torch.captured",
         "plot_curve": ".report.curve_plot",
         "plot_memory": ".report.memory_plot",
@@ -54,7 +54,7 @@ else:
         "backend": ".runtime.compile.backend",
         "partitioner": ".runtime.compile.partitioner",
         "fit": ".runtime.plans.fit",
-        "keep_freed_memory": ".runtime.measure.heap",
+        "keep_freed_memory": ".frontends.torch.costs.heap",
         "replay": ".runtime.replay",
         "fit_trainer": ".runtime.trainer",
         "verify": ".runtime.parity.verify",

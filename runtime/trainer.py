@@ -11,10 +11,10 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..frontends.torch.generators import random_states, set_random_states
 from ..solver.arguments import checked_arguments
 from ..solver.errors import InputError
 from .plans.fit import fit
-from .step.rng import random_states, set_random_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

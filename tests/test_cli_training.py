@@ -13,7 +13,7 @@ import torch
 from lowtide.__main__ import main
 from lowtide.commands.source import load_step
 from lowtide.commands.training import Measured, loss_of
-from lowtide.frontends.torch.capture import capture
+from lowtide.runtime.capture import capture
 from lowtide.solver.errors import InputError
 from lowtide.solver.files import read_graph, read_plan, write_plan
 from lowtide.solver.live import LiveProgress
@@ -279,7 +279,7 @@ def test_replay_warns_if_measured_workspaces_break_the_plan(
     def larger(captured: Captured, **_: object) -> Captured:
         return captured.with_costs(workspace=[10**7] * len(captured.graph.ops))
 
-    monkeypatch.setattr("lowtide.frontends.torch.profile.profile", larger)
+    monkeypatch.setattr("lowtide.frontends.torch.costs.profile.profile", larger)
     arguments = ["replay", f"{folder}/steps.py:make_step", str(folder / "step.plan.json")]
     assert main([*arguments, "--steps", "1"]) == 0
     assert "with measured workspaces the plan needs" in capsys.readouterr().err

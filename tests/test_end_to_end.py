@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import lowtide
-from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.solver.errors import NoPlanError
 from lowtide.solver.smallest import smallest_budget
 

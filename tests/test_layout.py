@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -62,6 +63,41 @@ def test_links_point_to_the_three_folders() -> None:
         link = ROOT / "lowtide" / name
         assert link.is_symlink()
         assert link.resolve() == ROOT / name
+
+
+def imports_of(path: Path) -> set[str]:
+    """Full names of all that a module imports, wherever in it; `lowtide.` for the three folders."""
+    inner = path.relative_to(ROOT).with_suffix("").parts
+    package = [*HOMES[inner[0]].split("."), *inner[1:]][:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            stem = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{stem}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("folder", "above"),
+    [
+        ("solver", ("lowtide.frontends", "lowtide.runtime", "torch")),
+        ("frontends", ("lowtide.runtime",)),
+    ],
+)
+def test_folders_import_only_what_is_below_them(folder: str, above: tuple[str, ...]) -> None:
+    """The solver knows no PyTorch, the frontends no runtime: not in functions, nor for types."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    assert len(paths) > 20
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in paths
+        for name in sorted(imports_of(path))
+        if f"{name}.".startswith(tuple(f"{home}." for home in above))
+    ]
+    assert not wrong
 
 
 def test_every_console_script_exists() -> None:

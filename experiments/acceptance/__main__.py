@@ -17,7 +17,7 @@ from dataclasses import asdict
 
 import torch
 
-from lowtide.runtime.measure.heap import keep_freed_memory
+from lowtide.frontends.torch.costs.heap import keep_freed_memory
 from tests.models import ZOO, make
 
 from .study import Row, monotone, study

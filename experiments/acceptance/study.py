@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import lowtide
 from lowtide.frontends.torch.batches import split_batch
-from lowtide.frontends.torch.bench import cpu_clock
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.bench import cpu_clock
+from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.measure.calibrate import calibrate
-from lowtide.runtime.measure.meter import measure_peak, measure_step_time, medians
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

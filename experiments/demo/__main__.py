@@ -23,8 +23,8 @@ import lowtide
 from experiments.demo.data import letter_batches, text_batches
 from experiments.demo.models import Cnn, Gpt
 from experiments.demo.study import Measured, describe, measure, over_plain, plans_of, step_of
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.report.figures import figure_of, new_axes, save
-from lowtide.runtime.measure.meter import measure_peak
 from lowtide.solver.compare import Comparison
 from lowtide.solver.files import write_atomic
 from lowtide.solver.live import log_lines

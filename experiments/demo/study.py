@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import lowtide
-from lowtide.runtime.measure.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time, medians
 from lowtide.solver.baselines import BASELINES
 from lowtide.solver.comparison import INFEASIBLE, Row
 from lowtide.solver.units import format_bytes

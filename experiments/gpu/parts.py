@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import lowtide
-from lowtide.runtime.measure.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time, medians
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
 from lowtide.solver.assemble import Origin, assemble

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from lowtide.runtime.measure.heap import keep_freed_memory
+from lowtide.frontends.torch.costs.heap import keep_freed_memory
 from lowtide.solver.errors import InputError
 
 from ..papers.keep import keep_list

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 import lowtide
-from lowtide.frontends.torch.bench import cpu_clock
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.bench import cpu_clock
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.measure.calibrate import calibrate
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 from tests.plans import plan_of

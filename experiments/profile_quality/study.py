@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 
 import lowtide
-from lowtide.frontends.torch.bench import cpu_clock
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.machine import Machine
-from lowtide.frontends.torch.profile import profile
-from lowtide.frontends.torch.roofline import roofline_times
-from lowtide.runtime.measure.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.bench import cpu_clock
+from lowtide.frontends.torch.costs.machine import Machine
+from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.profile import profile
+from lowtide.frontends.torch.costs.roofline import roofline_times
 from tests.plans import plan_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from lowtide.runtime.measure.heap import keep_freed_memory
+from lowtide.frontends.torch.costs.heap import keep_freed_memory
 from lowtide.solver.files import write_atomic
 
 from .models import MODELS

@@ -18,9 +18,9 @@ import torch
 from torch._functorch import config as functorch_config
 
 import lowtide
-from lowtide.frontends.torch.bench import cpu_clock
+from lowtide.frontends.torch.costs.bench import cpu_clock
+from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time
 from lowtide.runtime.compile.observe import Watch
-from lowtide.runtime.measure.meter import measure_peak, measure_step_time
 from lowtide.solver.errors import InfeasibleError, NoPlanError
 
 from .rows import Row

@@ -14,7 +14,7 @@ import torch
 
 import lowtide
 from lowtide.frontends.torch.batches import split_batch
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable

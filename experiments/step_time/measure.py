@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from lowtide.runtime.measure.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time, medians
 
 from .rows import Outcome
 

@@ -10,6 +10,7 @@ import torch
 
 from ...solver.errors import CaptureError
 from ...solver.graph import Graph, Op, Phase, Tensor
+from .generators import state_bytes
 from .inplace import overwritable
 from .ordering import order_edges
 from .program import (
@@ -20,7 +21,6 @@ from .program import (
     ProgramOp,
     TensorGuard,
 )
-from .rng import state_bytes
 from .sources import shown
 from .specs import grad_specs, output_specs, settings_of, shared_names
 

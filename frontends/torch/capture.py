@@ -26,10 +26,10 @@ from .watch import error_origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .costs.sampler import Progress
     from .optimizer_state import OptimizerLike
     from .outside.behaviour import Behaviour
     from .program import Program
-    from .sampler import Progress
 
 
 class Traced(NamedTuple):
@@ -46,7 +46,7 @@ def capture(
     batch: Any,
     loss_fn: Callable[..., Any] | None = None,
     *,
-    times: Literal["roofline", "measured", "calibrated", "none"] = "roofline",
+    times: Literal["roofline", "measured", "none"] = "roofline",
     device: str | torch.device | None = None,
     extra_resident_bytes: int = 0,
     optimizer: OptimizerLike | None = None,
@@ -61,57 +61,28 @@ def capture(
 
     Parameters
     ----------
-    model
-        The module, in the mode (training or not) in which it will be used.
-    batch
-        A tuple of positional arguments, a dict of keyword arguments, or a single tensor.
-    loss_fn
-        `loss_fn(out)` or `loss_fn(out, batch)`. None: the module is captured as it is called, and
-        what it returns is what a replayed module returns.
+    model, batch, loss_fn, device, extra_resident_bytes, optimizer, accumulate, trace_hooks
+        As `lowtide.capture` takes them.
     times
-        Where op times come from: a roofline model, measurements (`measured` runs ops, `calibrated`
-        also runs whole steps on a copy of the model, see `Graph.calibration`), or nowhere (`none`
-        leaves them at zero).
-    device
-        Where tensors on the `meta` device are to be.
-    extra_resident_bytes
-        Bytes that are always in memory beside the step's own tensors.
-    optimizer
-        The optimizer that the model is to be trained with: its state is added to the resident
-        bytes, whether it exists by now or not. A class of `torch.optim` by its name in lower case
-        (`adamw`, `adafactor`), or `sgd-momentum`; an optimizer, or a list of them; a class, or a
-        `functools.partial` of one.
-        The temporaries of its own step are not part of forward and backward, and not counted.
-    accumulate
-        True: the step of a later micro-batch. Gradients of an earlier one are in memory and count
-        as resident; new ones are added to them, and let go, a stage of backward at a time. What
-        fits so fits without gradients at the start as well. False: a step that begins without
-        gradients, as after `zero_grad()`.
-    trace_hooks
-        True: forward hooks and tensor hooks are traced into the step instead of refused. They
-        then run at capture only; what they do beside computing is lost.
+        Where op times come from: a roofline model, measurements (which run the ops), or nowhere
+        (`none` leaves them at zero).
 
     Raises
     ------
     CaptureError
         If the step cannot be captured exactly; the message names the reason and the line.
     """
-    captured = capture_call(
+    return capture_call(
         model,
         *split_batch(batch),
         loss_fn,
-        times="measured" if times == "calibrated" else times,
+        times=times,
         device=device,
         extra_resident_bytes=extra_resident_bytes,
         optimizer=optimizer,
         accumulate=accumulate,
         trace_hooks=trace_hooks,
     )
-    if times != "calibrated":
-        return captured
-    from ...runtime.measure.calibrate import calibrate  # it replays steps, and so needs this module
-
-    return calibrate(captured, batch)
 
 
 def capture_call(
@@ -235,10 +206,10 @@ def with_times(captured: Captured, times: str, progress: Progress | None = None)
     if times == "none":
         return captured
     if times == "measured":
-        from .profile import profile
+        from .costs.profile import profile
 
         return profile(captured, progress=progress)
-    from .roofline import roofline_times
+    from .costs.roofline import roofline_times
 
     return captured.with_costs(
         time_ns=roofline_times(captured, machine=None), meta={"times": "roofline"}

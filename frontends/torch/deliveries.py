@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...runtime.generate.stages import stage_count, stage_ends
 from ...solver.errors import InputError
 from ...solver.graph import DELIVER, Op, Tensor
-from .machine import PRESETS
+from .costs.machine import PRESETS
+from .costs.roofline import op_time
 from .program import Kind, Program, ProgramOp
-from .roofline import op_time
+from .stages import stage_count, stage_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,7 +73,7 @@ def _stages(program: Program, count: int | None) -> tuple[dict[int, int], list[i
     """Gradient to stage, and the op after which each stage ends.
 
     A gradient is final once nobody reads it or its parameter any more (see
-    `runtime.generate.stages`).
+    `frontends.torch.stages`).
     """
     of = program.value_tensor
     last: dict[int, int] = {}

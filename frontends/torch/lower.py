@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .assemble import Item, Wiring, assemble, label_of
+from .generators import state_bytes
 from .gradients import own_gradients
 from .layouts import true_results
 from .masks import whole_masks
@@ -20,7 +21,7 @@ from .mutation import Separated, separate_mutations
 from .norms import chosen_norms
 from .phases import ancestors, split
 from .program import Kind, Program, ProgramOp, ValueMeta
-from .rng import draws, state_bytes
+from .rng import draws
 from .sources import shared_memory
 from .specs import input_specs
 from .updates import Update, update_in_place

@@ -1,4 +1,4 @@
-"""Random operators: which calls draw, and what a generator's state takes."""
+"""Random operators: which calls draw."""
 
 from __future__ import annotations
 
@@ -45,8 +45,3 @@ def arguments(call: Call) -> dict[str, Any]:
     found.update(zip(positional, call.args, strict=False))
     found.update(call.kwargs)
     return found
-
-
-def state_bytes(device: torch.device) -> int:
-    """Bytes of the saved state of a device's generator; it is saved in host memory."""
-    return int(torch.default_generator.get_state().numel()) if device.type == "cpu" else 16

@@ -117,7 +117,7 @@ def with_resident(captured: Captured, plan: Plan) -> Captured:
 
 def with_measured(captured: Captured, plan: Plan, terminal: Terminal, now: Phases) -> Captured:
     """The step with measured costs, unless the plan, made without them, would not fit any more."""
-    from ..frontends.torch.profile import profile
+    from ..frontends.torch.costs.profile import profile
     from ..solver.check import check_peak
 
     profiled = with_resident(profile(captured, progress=now.measured), plan)

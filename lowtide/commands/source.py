@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.measure.heap import keep_freed_memory
+from ..frontends.torch.costs.heap import keep_freed_memory
 from ..solver.errors import InputError, a_type
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def notes_as_lines(terminal: Terminal) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             terminal.log(record.getMessage())
 
-    logger = logging.getLogger("lowtide.frontends.torch.profile")
+    logger = logging.getLogger("lowtide.frontends.torch.costs.profile")
     handler, level = Handler(logging.INFO), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

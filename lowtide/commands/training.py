@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..frontends.torch.batches import split_batch
+from ..frontends.torch.costs.meter import measure_peak, measure_step_time, medians
 from ..frontends.torch.deliveries import is_accumulating
-from ..runtime.measure.meter import measure_peak, measure_step_time, medians
 from ..solver.errors import InputError, LowtideError
 
 if TYPE_CHECKING:

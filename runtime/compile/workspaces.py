@@ -12,9 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...frontends.torch.costs.meter import measure_peak
+from ...frontends.torch.costs.synthetic import random_like, zeros_like
 from ...frontends.torch.program import ValueMeta
-from ...frontends.torch.synthetic import random_like, zeros_like
-from ..measure.meter import measure_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

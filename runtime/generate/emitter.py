@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...frontends.torch.generators import state_functions
 from ...frontends.torch.inplace import placed_variant_of, variant_of
 from ...frontends.torch.program import Kind, ValueRef
 from ...solver.errors import ReplayError
-from ..step.rng import state_functions
 from .names import Names
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...frontends.torch.program import Kind
-from .stages import stage_count, stage_ends
+from ...frontends.torch.stages import stage_count, stage_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable

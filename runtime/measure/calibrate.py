@@ -18,10 +18,12 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...frontends.torch.batches import split_batch
-from ...frontends.torch.bench import available_bytes, cpu_clock
+from ...frontends.torch.costs.bench import available_bytes, cpu_clock
+from ...frontends.torch.costs.meter import measure_step_time
+from ...frontends.torch.costs.synthetic import is_real
 from ...frontends.torch.deliveries import is_accumulating
+from ...frontends.torch.generators import random_states, set_random_states
 from ...frontends.torch.processes import is_sharded
-from ...frontends.torch.synthetic import is_real
 from ...solver.assemble import Origin, assemble
 from ...solver.control import Control
 from ...solver.errors import InputError, LowtideError
@@ -30,9 +32,7 @@ from ...solver.solve import solve
 from ..parity.verify import scalar_loss
 from ..parity.verify_measure import copy_batch
 from ..replay import replay
-from ..step.rng import random_states, set_random_states
 from .calibration_cache import known, remember
-from .meter import measure_step_time
 from .step_times import NoisyError, calibration_of
 from .twins import KeptApart, changed_by, refusal, shared
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...frontends.torch.profile_cache import cache_dir, locked, machine_text, read_json
+from ...frontends.torch.costs.profile_cache import cache_dir, locked, machine_text, read_json
 from ...solver.calibration import Calibration  # noqa: TC001  files are read by their types
 from ...solver.errors import InputError
 from ...solver.files import write_atomic

@@ -16,10 +16,10 @@ from torch.utils import _pytree as pytree
 
 from ...frontends.torch.batches import split_batch
 from ...frontends.torch.deliveries import is_accumulating
+from ...frontends.torch.generators import random_states, set_random_states
 from ...frontends.torch.outside.alike import same_strides
 from ...solver.errors import InputError
 from ..measure.twins import KeptApart, changed_by, refusal, shared
-from ..step.rng import random_states, set_random_states
 from .verification import Item as Item
 from .verification import Measured, verification
 from .verification import Verification as Verification

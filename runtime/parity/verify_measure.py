@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...frontends.torch.costs.meter import measure_peak, measure_step_time, medians
 from ...frontends.torch.outside.alike import same_strides
-from ..measure.meter import measure_peak, measure_step_time, medians
 from ..step.passed_on import clone_as_it_is
 from .verification import Measured
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...frontends.torch.profile_cache import cache_dir
+from ...frontends.torch.costs.profile_cache import cache_dir
 from ...solver.check import check
 from ...solver.compiled import NOTE
 from ...solver.errors import CheckError, InputError

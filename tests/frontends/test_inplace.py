@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.frontends.torch.inplace import _BACKWARD, _POINTWISE, variant_of
 from lowtide.frontends.torch.program import Call, ValueRef
-from lowtide.runtime.measure.meter import measure_peak
 
 CPU = torch.device("cpu")
 # Arguments by operator: how many tensors, then what follows them; one tensor unless given.

@@ -9,7 +9,7 @@ import torch
 
 from lowtide.frontends.torch import lower, norms
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.frontends.torch.program import Call
 from lowtide.frontends.torch.rng import draws
 from lowtide.runtime.parity.verify import verify

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lowtide.frontends.torch import sampler
-from lowtide.frontends.torch.bench import Stopwatch
-from lowtide.frontends.torch.machine import PRESETS, Machine
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs import sampler
+from lowtide.frontends.torch.costs.bench import Stopwatch
+from lowtide.frontends.torch.costs.machine import PRESETS, Machine
+from lowtide.frontends.torch.costs.meter import MeterError, measure_peak
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.frontends.torch.program import Kind, ValueRef
-from lowtide.runtime.measure.meter import MeterError, measure_peak
 from lowtide.solver.errors import InputError
 
 from .one_op import Step

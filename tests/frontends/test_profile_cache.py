@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from lowtide.frontends.torch import profile_cache
-from lowtide.frontends.torch.profile_cache import Measurement, ProfileCache, cache_dir
+from lowtide.frontends.torch.costs import profile_cache
+from lowtide.frontends.torch.costs.profile_cache import Measurement, ProfileCache, cache_dir
 
 if TYPE_CHECKING:
     from pathlib import Path

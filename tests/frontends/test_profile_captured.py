@@ -11,13 +11,13 @@ from torch.nn import functional
 
 import lowtide
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.entries import op_call
+from lowtide.frontends.torch.costs.entries import op_call
+from lowtide.frontends.torch.costs.machine import PRESETS, Machine
+from lowtide.frontends.torch.costs.meter import measure_peak
+from lowtide.frontends.torch.costs.profile import profile
+from lowtide.frontends.torch.costs.roofline import roofline_times
+from lowtide.frontends.torch.costs.synthetic import Synthesizer
 from lowtide.frontends.torch.layouts import RULES, Like
-from lowtide.frontends.torch.machine import PRESETS, Machine
-from lowtide.frontends.torch.profile import profile
-from lowtide.frontends.torch.roofline import roofline_times
-from lowtide.frontends.torch.synthetic import Synthesizer
-from lowtide.runtime.measure.meter import measure_peak
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from lowtide.frontends.torch.costs.signature import signature
 from lowtide.frontends.torch.masks import bernoulli
 from lowtide.frontends.torch.program import Call, ValueRef
-from lowtide.frontends.torch.signature import signature
 
 from .one_op import meta_of
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import lowtide
-from lowtide.frontends.torch.signature import copies_storage
-from lowtide.frontends.torch.synthetic import Synthesizer
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
+from lowtide.frontends.torch.costs.signature import copies_storage
+from lowtide.frontends.torch.costs.synthetic import Synthesizer
 
 
 class _HalfScaled(nn.Module):

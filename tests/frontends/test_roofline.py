@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lowtide.frontends.torch import machine as machine_module
-from lowtide.frontends.torch.machine import PRESETS, Machine
-from lowtide.frontends.torch.roofline import call_bytes, call_flops, call_time, roofline_times
+from lowtide.frontends.torch.costs import machine as machine_module
+from lowtide.frontends.torch.costs.machine import PRESETS, Machine
+from lowtide.frontends.torch.costs.roofline import call_bytes, call_flops, call_time, roofline_times
 from lowtide.solver.errors import InputError
 
 from .one_op import Step

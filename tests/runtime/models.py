@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.profile import profile
 
 from ..models import Case as Case
 from ..models import Cnn, Gpt, noise, tokens, transformer

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import lowtide
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.frontends.torch.deliveries import accumulating, is_accumulating
-from lowtide.runtime.measure.meter import measure_peak
 from lowtide.runtime.replay import replay
 from lowtide.runtime.step.hold import hold_back
 from lowtide.solver.check import check

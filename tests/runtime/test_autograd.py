@@ -396,7 +396,7 @@ def test_output_that_is_not_the_loss_refuses_backward() -> None:
 
 def test_graph_memory_after_backward() -> None:
     """After backward nothing of the step stays but gradients and outputs."""
-    from lowtide.runtime.measure.meter import measure_peak
+    from lowtide.frontends.torch.costs.meter import measure_peak
 
     case, captured = fresh("mlp")
     module = replay(captured, plan_of(captured.graph, Schedule.keep_everything(captured.graph)))

@@ -13,10 +13,10 @@ from torch import nn
 import lowtide
 from lowtide import Captured
 from lowtide.frontends.torch.capture import capture
+from lowtide.frontends.torch.generators import random_states
 from lowtide.runtime.measure import calibrate as module
 from lowtide.runtime.measure import step_times
 from lowtide.runtime.measure.calibrate import calibrate
-from lowtide.runtime.step.rng import random_states
 from lowtide.solver.errors import NoPlanError
 from lowtide.solver.solve import solve
 

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from lowtide.frontends.torch.batches import split_batch
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.parity.verify_measure import copy_batch
 from lowtide.runtime.plans.fit import fit
 from lowtide.runtime.replay import replay

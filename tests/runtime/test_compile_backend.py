@@ -16,7 +16,7 @@ from torch import nn
 
 import lowtide
 from experiments.pytorch.models import Cnn, Transformer
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.solver.errors import CaptureError, InfeasibleError, InputError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.runtime.compile import observe
 from lowtide.runtime.compile.observe import Compiled, Watch
 from lowtide.runtime.compile.workspaces import workspace_bytes
-from lowtide.runtime.measure.meter import measure_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable

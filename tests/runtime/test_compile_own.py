@@ -13,7 +13,7 @@ import lowtide
 from experiments.pytorch.study import Share
 from lowtide.frontends.torch.compile.joint import joint_graph
 from lowtide.frontends.torch.compile.private import copy_of, merge_equal_nodes
-from lowtide.frontends.torch.machine import PRESETS
+from lowtide.frontends.torch.costs.machine import PRESETS
 from lowtide.runtime.compile import own, planners, tell
 from lowtide.runtime.compile.own import SHARES, Task
 from lowtide.runtime.compile.planners import keep_everything, plan_for

@@ -17,7 +17,7 @@ from lowtide.frontends.torch.compile.layouts import copied_bytes
 from lowtide.frontends.torch.compile.overwrites import overwritten
 from lowtide.frontends.torch.compile.private import ends_of, merge_equal_nodes
 from lowtide.frontends.torch.compile.roles import Role
-from lowtide.frontends.torch.machine import PRESETS
+from lowtide.frontends.torch.costs.machine import PRESETS
 from lowtide.runtime.compile.emit import modules
 from lowtide.solver.check import check_peak
 from lowtide.solver.realise import Tables, realise_saved

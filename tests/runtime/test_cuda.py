@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from lowtide.frontends.torch.bench import CUDA_BLOCK_BYTES
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.libraries import workspace_bytes
-from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.bench import CUDA_BLOCK_BYTES
+from lowtide.frontends.torch.costs.libraries import workspace_bytes
+from lowtide.frontends.torch.costs.meter import measure_peak
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.frontends.torch.masks import bernoulli
-from lowtide.frontends.torch.profile import profile
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
 from lowtide.solver.schedule import Schedule

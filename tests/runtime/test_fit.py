@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.plans import plan_cache
 from lowtide.runtime.plans.fit import fit

@@ -9,12 +9,12 @@ import sys
 import pytest
 import torch
 
-from lowtide.frontends.torch.profile_cache import machine_text
-from lowtide.runtime.measure import heap
+from lowtide.frontends.torch.costs import heap
+from lowtide.frontends.torch.costs.profile_cache import machine_text
 
 _COUNT = """
 import ctypes, resource, sys
-from lowtide.runtime.measure.heap import keep_freed_memory, keeps_freed_memory
+from lowtide.frontends.torch.costs.heap import keep_freed_memory, keeps_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory() and keep_freed_memory()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.runtime.replay import replay
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate

@@ -19,7 +19,7 @@ from torch.nn.utils import prune
 from torch.utils import _pytree as pytree
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import ReplayError

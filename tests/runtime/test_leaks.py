@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import lowtide
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.runtime.module import ReplayModule
 from lowtide.runtime.replay import replay
 from lowtide.runtime.wiring import Wiring

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.measure import meter
-from lowtide.runtime.measure.meter import MeterError, measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs import meter
+from lowtide.frontends.torch.costs.meter import MeterError, measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import InputError
 from lowtide.solver.schedule import Schedule

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.runtime.replay import replay
 from lowtide.solver.sweep import sweep
 

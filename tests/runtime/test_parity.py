@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
 from lowtide.solver.schedule import Schedule

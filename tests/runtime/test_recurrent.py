@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
 

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from lowtide.frontends.torch.batches import split_batch
 from lowtide.frontends.torch.capture import capture
+from lowtide.frontends.torch.costs.meter import measure_peak
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.frontends.torch.output import flatten_output
-from lowtide.frontends.torch.profile import profile
-from lowtide.runtime.measure.meter import measure_peak
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.replay import replay
 from lowtide.runtime.wiring import Wiring

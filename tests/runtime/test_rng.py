@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
+from lowtide.frontends.torch.generators import random_states, set_random_states, state_functions
 from lowtide.runtime.replay import replay
-from lowtide.runtime.step.rng import random_states, set_random_states, state_functions
 from lowtide.solver.schedule import Schedule
 
 from .models import square

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowtide.runtime.measure.meter import measure_peak
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.plans import plan_cache
 from lowtide.runtime.plans import shapes as shapes_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.runtime.generate.stages import MAX_STAGES, stage_count, stage_ends
+from lowtide.frontends.torch.stages import MAX_STAGES, stage_count, stage_ends
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from lowtide.frontends.torch.capture import capture
+from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.runtime.generate.sums import Sums, sums_of
-from lowtide.runtime.measure.meter import measure_peak
 from lowtide.runtime.replay import replay
 from lowtide.runtime.step.probes import Look, Seeds
 from lowtide.runtime.wiring import Wiring

@@ -14,7 +14,7 @@ from torch import nn
 
 from lowtide.frontends.torch import lower, norms
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.profile import profile
+from lowtide.frontends.torch.costs.profile import profile
 from lowtide.frontends.torch.program import Kind
 from lowtide.runtime.parity.verify import verify
 from lowtide.runtime.pickling import register

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ..machine import PRESETS, Machine
+from ..costs.machine import PRESETS, Machine
+from ..costs.roofline import ELEMENT_COST, call_time
 from ..program import Call, ValueMeta, ValueRef
-from ..roofline import ELEMENT_COST, call_time
 from .inline import shown_bytes
 from .roles import Role
 

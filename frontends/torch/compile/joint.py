@@ -24,7 +24,7 @@ from .roles import Role, is_communication, is_random, packet_of
 
 if TYPE_CHECKING:
     from ....solver.graph import Phase
-    from ..machine import Machine
+    from ..costs.machine import Machine
 
 BOUNDARY = "lowtide.backward"
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from ...solver.errors import InputError
-from ...solver.files import write_atomic
+from ....solver.errors import InputError
+from ....solver.files import write_atomic
 from .bench import Stopwatch
 from .profile_cache import cache_dir, machine_text, read_json
 from .signature import dtype_name

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .program import ValueRef
+from ..program import ValueRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .program import Call, ValueMeta
+    from ..program import Call, ValueMeta
 
 _LINE_BYTES = 64
 # These copy the whole storage of their first argument, not only what it shows of it.

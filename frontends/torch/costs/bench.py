@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...runtime.measure.meter import measure_peak
-from .bindings import function_of
+from ..bindings import function_of
+from .meter import measure_peak
 from .profile_cache import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .program import Call
+    from ..program import Call
 
 _MAX_SAMPLES = 15
 _MIN_SAMPLES = 3

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
-from ...solver.errors import InputError, LowtideError
+from ....solver.errors import InputError, LowtideError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

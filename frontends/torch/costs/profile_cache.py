@@ -19,9 +19,9 @@ import msgspec
 import platformdirs
 import torch
 
-from ...runtime.measure.heap import keeps_freed_memory
-from ...solver.errors import InputError
-from ...solver.files import write_atomic
+from ....solver.errors import InputError
+from ....solver.files import write_atomic
+from .heap import keeps_freed_memory
 
 try:
     import fcntl

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...solver.errors import InputError
+from ....solver.errors import InputError
+from ..program import Kind
 from .bench import allocated_bytes, as_replayed
 from .entries import Entry, entries_of, op_call, state_device
 from .libraries import with_libraries
 from .machine import Machine
 from .profile_cache import Measurement, ProfileCache, machine_text
-from .program import Kind
 from .sampler import Sampler
 from .synthetic import is_real
 
 if TYPE_CHECKING:
-    from .captured import Captured
-    from .program import Program
+    from ..captured import Captured
+    from ..program import Program
     from .sampler import Progress
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 if TYPE_CHECKING:
-    from .captured import Captured
+    from ..captured import Captured
 
 _MATRIX = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul")
 _KEY = "library_bytes"

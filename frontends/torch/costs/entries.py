@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...runtime.step.rng import state_functions
-from .program import Call, Kind, ValueRef
+from ..generators import state_functions
+from ..program import Call, Kind, ValueRef
 from .roofline import op_time
 from .signature import Signature, signature
 
 if TYPE_CHECKING:
+    from ..program import Program, ProgramOp
     from .machine import Machine
     from .profile_cache import Measurement
-    from .program import Program, ProgramOp
 
 
 @dataclass

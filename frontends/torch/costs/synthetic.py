@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .program import Kind, ValueRef
+from ..program import Kind, ValueRef
 from .signature import alignment, copies_storage
 
 if TYPE_CHECKING:
-    from .captured import Captured
-    from .program import Call, InputSpec, ProgramOp, ValueMeta
+    from ..captured import Captured
+    from ..program import Call, InputSpec, ProgramOp, ValueMeta
 
 _log = logging.getLogger(__name__)
 

@@ -62,3 +62,8 @@ def set_random_states(states: list[torch.Tensor]) -> None:
     torch.set_rng_state(states[0])
     if len(states) > 1:
         torch.cuda.set_rng_state_all(states[1:])
+
+
+def state_bytes(device: torch.device) -> int:
+    """Bytes of the saved state of a device's generator; it is saved in host memory."""
+    return int(torch.default_generator.get_state().numel()) if device.type == "cpu" else 16

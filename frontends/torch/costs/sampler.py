@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...runtime.measure.meter import MeterError
 from .bench import Stopwatch, available_bytes, measure_memory, run_once
+from .meter import MeterError
 from .roofline import value_bytes
 from .synthetic import Synthesizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .captured import Captured
+    from ..captured import Captured
     from .entries import Entry
 
     Progress = Callable[[int, int, str], None]

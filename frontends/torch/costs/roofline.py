@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import flop_counter
 
+from ..masks import bernoulli
+from ..program import Kind, ValueRef
 from .machine import PRESETS, Machine
-from .masks import bernoulli
-from .program import Kind, ValueRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .captured import Captured
-    from .program import Call, Program, ProgramOp, ValueMeta
+    from ..captured import Captured
+    from ..program import Call, Program, ProgramOp, ValueMeta
 
 _log = logging.getLogger(__name__)
 
