@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...frontends.torch.costs.profile_cache import cache_dir
+from ...solver.cache import cache_dir, writing
 from ...solver.check import check
 from ...solver.compiled import NOTE
 from ...solver.errors import CheckError, InputError
@@ -164,11 +164,9 @@ def _read(path: Path, graph: Graph, budget_bytes: int) -> Plan | None:
 
 
 def _write(path: Path, plan: Plan) -> None:
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_plan(plan, path)
         files = [(file.stat().st_mtime, file) for file in path.parent.glob("*.plan.json.gz")]
         for _, file in sorted(files)[: max(0, len(files) - MAX_FILES)]:
             file.unlink(missing_ok=True)
-    except (OSError, InputError) as error:
-        _log.warning("plan cache not written: %s", error)

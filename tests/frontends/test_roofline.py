@@ -150,7 +150,7 @@ def test_measured_machine_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert first.flops["float32"] > 1e8
     assert 100 <= first.overhead_ns < 1_000_000
     assert Machine.measured("cpu") == first
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.json")
     path.write_text("{")
     monkeypatch.setattr(machine_module, "_measure", lambda *_: PRESETS["cpu"])
     assert Machine.measured("cpu") == PRESETS["cpu"]

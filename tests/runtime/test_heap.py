@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lowtide.frontends.torch.costs import heap
-from lowtide.frontends.torch.costs.profile_cache import machine_text
+from lowtide.frontends.torch.costs.hardware import machine_text
 
 _COUNT = """
 import ctypes, resource, sys

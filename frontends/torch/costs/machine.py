@@ -6,8 +6,6 @@ ops mean more than the totals. `Machine.measured` times one matrix product and o
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import math
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from ....solver.cache import Cache
 from ....solver.errors import InputError
-from ....solver.files import write_atomic
 from .bench import Stopwatch
-from .profile_cache import cache_dir, machine_text, read_json
+from .hardware import machine_text
 from .signature import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_log = logging.getLogger(__name__)
 
 _GEMM_SIZE = {"cpu": 768, "cuda": 4096}
 _STREAM_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
@@ -106,32 +102,20 @@ class Machine:
         where = torch.device(device)
         if where.type not in _GEMM_SIZE:
             raise InputError(f"device {where} cannot be measured: use cpu, cuda or a preset")
-        key = machine_text(where)
-        digest = hashlib.sha256(f"{_VERSION} {key}".encode()).hexdigest()[:16]
-        path = cache_dir() / f"machine-{digest}.json"
-        if cache:
-            known = read_json(path, _Stored)
-            if known is not None and known.machine == key:
-                return cls(key, known.flops, known.bandwidth, known.overhead_ns, known.elementwise)
-        machine = _measure(key, where)
-        if cache:
-            stored = _Stored(
-                key,
-                machine.flops,
-                machine.bandwidth,
-                machine.overhead_ns,
-                None if math.isinf(machine.elementwise) else machine.elementwise,
-            )
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomic(path, msgspec.json.encode(stored))
-            except (OSError, InputError) as error:
-                _log.warning("machine rates not cached: %s", error)
+        name = machine_text(where)
+        store = Cache("machine", name, _Rates, version=_VERSION, most=1) if cache else None
+        known = store.get("rates") if store else None
+        if known is not None:
+            return cls(name, known.flops, known.bandwidth, known.overhead_ns, known.elementwise)
+        machine = _measure(name, where)
+        if store:
+            rate = None if math.isinf(machine.elementwise) else machine.elementwise
+            rates = _Rates(machine.flops, machine.bandwidth, machine.overhead_ns, rate)
+            store.update({"rates": rates})
         return machine
 
 
-class _Stored(msgspec.Struct, forbid_unknown_fields=True):
-    machine: str
+class _Rates(msgspec.Struct, forbid_unknown_fields=True):
     flops: dict[str, float]
     bandwidth: float
     overhead_ns: int

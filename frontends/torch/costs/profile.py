@@ -18,9 +18,10 @@ from ....solver.errors import InputError
 from ..program import Kind
 from .bench import allocated_bytes, as_replayed
 from .entries import Entry, entries_of, op_call, state_device
+from .hardware import machine_text
 from .libraries import with_libraries
 from .machine import Machine
-from .profile_cache import Measurement, ProfileCache, machine_text
+from .profile_cache import Measurement, ProfileCache
 from .sampler import Sampler
 from .synthetic import is_real
 
