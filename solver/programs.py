@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .milp.problem import INF, Answer, Outcome
+from .milp.problem import INF, Answer, Effort, Outcome
 from .milp.root import strengthen
 from .milp.running import Running, Solved
 from .milp.starts import start_values
@@ -103,9 +103,9 @@ class Programs:
         if techniques.mip_start and not use_cutoff and incumbent.in_order is not None:
             start = start_values(program, incumbent.in_order.computes, interior)
         run = Running(
-            self.job.backend, program.problem, control=self.control, gap=gap,
-            threads=self.job.threads, seed=self.job.seed, cutoff=cutoff if use_cutoff else INF,
-            start=start,
+            self.job.backend, program.problem,
+            Effort(self.control, self.control.remaining, gap, self.job.threads, self.job.seed),
+            cutoff=cutoff if use_cutoff else INF, start=start,
         )  # fmt: skip
         deadline = self.control.elapsed + limit
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .milp.problem import Outcome
+from .milp.problem import Effort, Outcome
 from .milp.staged import build
 from .milp.stages import every_op, free_tensors
 from .milp.starts import start_values
@@ -26,10 +26,9 @@ def whole_program(job: Job) -> bool:
         return True
     known = incumbent.in_order
     start = None if known is None else start_values(program, known.computes)
-    answer = job.backend.solve(
-        program.problem, control=incumbent.control, time_limit=incumbent.control.remaining,
-        gap=job.gap / 2, threads=job.threads, seed=job.seed, start=start,
-    )  # fmt: skip
+    control = incumbent.control
+    effort = Effort(control, control.remaining, job.gap / 2, job.threads, job.seed)
+    answer = job.backend.solve(program.problem, effort, start=start)
     if answer.outcome == Outcome.INFEASIBLE:
         return incumbent.best is not None
     if math.isfinite(answer.bound):

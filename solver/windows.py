@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .milp.problem import Outcome
+from .milp.problem import Effort, Outcome
 from .milp.root import strengthen
 from .milp.staged import build
 from .milp.starts import start_values
@@ -136,10 +136,8 @@ class Windows:
             return None
         if root.interior is not None:
             _pin_own(program, root.interior, best.computes, window)
-        answer = self.job.backend.solve(
-            program.problem, control=incumbent.control, time_limit=limit, gap=1e-5, threads=1,
-            seed=self.job.seed, cutoff=cutoff,
-        )  # fmt: skip
+        effort = Effort(incumbent.control, limit, gap=1e-5, threads=1, seed=self.job.seed)
+        answer = self.job.backend.solve(program.problem, effort, cutoff=cutoff)
         if answer.values is None:
             return None
         broken = set() if program.events is None else program.events.broken(answer.values)

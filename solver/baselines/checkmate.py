@@ -30,7 +30,7 @@ import numpy as np
 from ..control import Control
 from ..errors import NoPlanError
 from ..milp.highs import Highs
-from ..milp.problem import INF, Builder
+from ..milp.problem import INF, Builder, Effort
 from ..milp.staged import build
 from ..milp.stages import every_op, free_tensors
 from ..realise import Tables
@@ -85,9 +85,7 @@ def checkmate(
             f"HiGHS reads the {problem.columns:,} columns of the published program for longer than "
             f"the {control.remaining:.0f} s there are"
         )
-    answer = Highs().solve(
-        problem, control=control, time_limit=control.remaining, gap=GAP, threads=1, seed=0
-    )
+    answer = Highs().solve(problem, Effort(control, control.remaining, GAP, threads=1, seed=0))
     if answer.values is None:
         return Schedule.keep_everything(graph)
     tables = Tables.of(graph)
@@ -125,8 +123,8 @@ def _rounded(graph: Graph, budget_bytes: int, control: Control) -> Iterator[Cand
             return
         answer = Highs().solve(
             replace(program.problem, integer=np.zeros_like(program.problem.integer)),
-            control=control, time_limit=control.remaining, gap=GAP, threads=1, seed=0,
-        )  # fmt: skip
+            Effort(control, control.remaining, GAP, threads=1, seed=0),
+        )
         if answer.values is None:
             return
         carried = program.carried(answer.values)

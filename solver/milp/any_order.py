@@ -22,7 +22,7 @@ import numpy as np
 from ..bits import members
 from ..schedule import Schedule
 from ..simulate import simulate
-from .problem import INF, Builder
+from .problem import INF, Builder, Effort
 from .staged import TIME_SCALE
 
 if TYPE_CHECKING:
@@ -50,9 +50,8 @@ def any_order_bound(graph: Graph, budget_bytes: int, backend: Backend, control: 
             break
         cut = _Cut(graph, op, members(before[op]), members(after[op]))
         answer = backend.solve(
-            cut.problem(room), control=control, time_limit=control.remaining, gap=GAP,
-            threads=1, seed=0,
-        )  # fmt: skip
+            cut.problem(room), Effort(control, control.remaining, GAP, threads=1, seed=0)
+        )
         if math.isfinite(answer.bound):  # without a solution the budget is out of reach: no time
             best = max(best, base + math.floor((answer.bound - 1e-3) * cut.ns_per_unit))
     return best

@@ -16,8 +16,7 @@ from ..clauses import solve_until
 from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
-    from ..control import Control
-    from .problem import Floats, Peek, Problem
+    from .problem import Effort, Floats, Peek, Problem
 
 FACTOR = 1e6
 SLACK = 20_000
@@ -31,12 +30,8 @@ class CpSat:
     def solve(
         self,
         problem: Problem,
+        effort: Effort,
         *,
-        control: Control,
-        time_limit: float,
-        gap: float,
-        threads: int,
-        seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
         peek: Peek | None = None,
@@ -64,13 +59,13 @@ class CpSat:
             for column, value in zip(columns, start.tolist(), strict=True):
                 model.add_hint(column, round(value))
         solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.01, time_limit)
+        solver.parameters.max_time_in_seconds = max(0.01, effort.time_limit)
         solver.parameters.relative_gap_limit = 0.0
         cost_scale = max(1.0, problem.offset)
-        solver.parameters.absolute_gap_limit = gap * cost_scale * FACTOR
-        solver.parameters.num_workers = threads
-        solver.parameters.random_seed = seed % 2**31
-        status = solve_until(solver, model, control)
+        solver.parameters.absolute_gap_limit = effort.gap * cost_scale * FACTOR
+        solver.parameters.num_workers = effort.threads
+        solver.parameters.random_seed = effort.seed % 2**31
+        status = solve_until(solver, model, effort.control)
         return self._answer(problem, solver, columns, status, large)
 
     @staticmethod

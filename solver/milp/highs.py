@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from highspy.highs import HighsCallbackEvent
 
     from ..control import Control
-    from .problem import Builder, Floats, Peek, Problem
+    from .problem import Builder, Effort, Floats, Peek, Problem
 
 TOLERANCE = 1e-6  # of objectives, relative
 _STDOUT = threading.Lock()
@@ -36,30 +36,24 @@ class Highs:
     def solve(
         self,
         problem: Problem,
+        effort: Effort,
         *,
-        control: Control,
-        time_limit: float,
-        gap: float,
-        threads: int,
-        seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
         peek: Peek | None = None,
     ) -> Answer:
         """See `Backend.solve`."""
-        deadline = control.elapsed + time_limit
+        control = effort.control
+        deadline = control.elapsed + effort.time_limit
 
-        once = partial(
-            _solve_once, problem, control=control, gap=gap, threads=threads, seed=seed,
-            cutoff=cutoff, peek=peek,
-        )  # fmt: skip
-        answer = once(start=start, time_limit=time_limit)
+        once = partial(_solve_once, problem, cutoff=cutoff, peek=peek)
+        answer = once(effort, start=start)
         if start is None or answer.outcome == Outcome.INFEASIBLE:
             return answer
         bound = answer.bound
         if answer.values is not None and _misreported(problem, answer):
             # Presolve took the start for a cheaper solution that is none: it ended the search.
-            answer = once(start=None, time_limit=deadline - control.elapsed)
+            answer = once(replace(effort, time_limit=deadline - control.elapsed), start=None)
             if answer.outcome == Outcome.INFEASIBLE:
                 return answer
             bound = max(bound, answer.bound)
@@ -73,21 +67,17 @@ class Highs:
 
 def _solve_once(
     problem: Problem,
+    effort: Effort,
     *,
-    control: Control,
-    time_limit: float,
-    gap: float,
-    threads: int,
-    seed: int,
     start: Floats | None,
     cutoff: float,
     peek: Peek | None,
 ) -> Answer:
     """What HiGHS answers, as it is."""
     solver = quiet_solver()
-    solver.setOptionValue("mip_rel_gap", gap)
-    solver.setOptionValue("threads", threads)
-    solver.setOptionValue("random_seed", seed % 2**31)
+    solver.setOptionValue("mip_rel_gap", effort.gap)
+    solver.setOptionValue("threads", effort.threads)
+    solver.setOptionValue("random_seed", effort.seed % 2**31)
     if cutoff < INF:
         solver.setOptionValue("objective_bound", cutoff)
     solver.passModel(_model(problem))
@@ -98,7 +88,7 @@ def _solve_once(
         solver.setSolution(solution)
     if peek is not None:
         _let_peek(solver, peek)
-    run(solver, control, time_limit)
+    run(solver, effort.control, effort.time_limit)
     return _answer(solver)
 
 

@@ -153,6 +153,29 @@ class Peek:
     values: Floats | None = None
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How long and how closely a solver looks.
+
+    Attributes
+    ----------
+    control
+        Ends the solve when it is over.
+    time_limit
+        Seconds.
+    gap
+        Relative gap at which a solution is good enough.
+    threads, seed
+        Of the solver.
+    """
+
+    control: Control
+    time_limit: float
+    gap: float
+    threads: int
+    seed: int
+
+
 class Backend(Protocol):
     """One solver."""
 
@@ -161,17 +184,13 @@ class Backend(Protocol):
     def solve(
         self,
         problem: Problem,
+        effort: Effort,
         *,
-        control: Control,
-        time_limit: float,
-        gap: float,
-        threads: int,
-        seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
         peek: Peek | None = None,
     ) -> Answer:
-        """Solve to a relative `gap` within `time_limit` seconds.
+        """Solve with this effort.
 
         `start` is a solution; HiGHS answers with nothing dearer. Solutions that cost `cutoff` or
         more (offset included) need not be found: INFEASIBLE then means that there is none below,

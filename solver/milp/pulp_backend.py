@@ -12,8 +12,7 @@ from ..errors import InputError
 from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
-    from ..control import Control
-    from .problem import Floats, Peek, Problem
+    from .problem import Effort, Floats, Peek, Problem
 
 
 class Pulp:
@@ -40,12 +39,8 @@ class Pulp:
     def solve(
         self,
         problem: Problem,
+        effort: Effort,
         *,
-        control: Control,
-        time_limit: float,
-        gap: float,
-        threads: int,
-        seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
         peek: Peek | None = None,
@@ -54,25 +49,18 @@ class Pulp:
         with warnings.catch_warnings():
             # PuLP 3 warns of names that only PuLP 4 has; both are supported here.
             warnings.simplefilter("ignore", DeprecationWarning)
-            return self._solve(problem, control, time_limit, gap, threads, seed, start)
+            return self._solve(problem, effort, start)
 
-    def _solve(
-        self,
-        problem: Problem,
-        control: Control,
-        time_limit: float,
-        gap: float,
-        threads: int,
-        seed: int,
-        start: Floats | None,
-    ) -> Answer:
+    def _solve(self, problem: Problem, effort: Effort, start: Floats | None) -> Answer:
         program, columns = _program(problem)
         options: dict[str, Any] = {
-            "msg": False, "timeLimit": max(0.1, min(time_limit, control.remaining)), "gapRel": gap,
-        }  # fmt: skip
+            "msg": False,
+            "timeLimit": max(0.1, min(effort.time_limit, effort.control.remaining)),
+            "gapRel": effort.gap,
+        }
         if self._solver == "PULP_CBC_CMD":
-            options["threads"] = threads
-            options["options"] = [f"randomSeed {seed % 2**31}"]
+            options["threads"] = effort.threads
+            options["options"] = [f"randomSeed {effort.seed % 2**31}"]
         if start is not None:
             for column, value in zip(columns, start.tolist(), strict=True):
                 column.setInitialValue(value)
@@ -84,7 +72,7 @@ class Pulp:
         values = np.array([c.varValue or 0.0 for c in columns], dtype=np.float64)
         objective = float(problem.cost @ values) + problem.offset
         if program.sol_status == pulp.LpSolutionOptimal:
-            return Answer(Outcome.OPTIMAL, values, objective, objective * (1.0 - gap))
+            return Answer(Outcome.OPTIMAL, values, objective, objective * (1.0 - effort.gap))
         return Answer(Outcome.FEASIBLE, values, objective, -INF)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..control import Control
@@ -12,12 +12,13 @@ from .problem import INF, Answer, Outcome, Peek
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .problem import Backend, Floats, Problem
+    from .problem import Backend, Effort, Floats, Problem
     from .staged import StagedProgram
 
 
 class Running:
-    """One solve that is under way; it ends by itself when all the time of `control` has passed.
+    """One solve that is under way; it ends by itself when all the time of
+    `effort.control` has passed.
 
     Attributes
     ----------
@@ -26,22 +27,25 @@ class Running:
     """
 
     def __init__(
-        self, backend: Backend, problem: Problem, *, control: Control, gap: float, threads: int,
-        seed: int, cutoff: float, start: Floats | None,
+        self, backend: Backend, problem: Problem, effort: Effort, *, cutoff: float,
+        start: Floats | None,
     ) -> None:  # fmt: skip
         self.cutoff = cutoff
         self._problem = problem
         self._peek = Peek()
-        self._control = Control(control.remaining)
+        self._control = Control(effort.control.remaining)
         self._answer: Answer | None = None
         self._error: BaseException | None = None
 
         def work() -> None:
             try:
                 self._answer = backend.solve(
-                    problem, control=self._control, time_limit=self._control.remaining, gap=gap,
-                    threads=threads, seed=seed, cutoff=cutoff, start=start, peek=self._peek,
-                )  # fmt: skip
+                    problem,
+                    replace(effort, control=self._control, time_limit=self._control.remaining),
+                    cutoff=cutoff,
+                    start=start,
+                    peek=self._peek,
+                )
             except BaseException as error:  # raised again in the thread that asks
                 self._error = error
 

@@ -12,8 +12,7 @@ from ..errors import InputError
 from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
-    from ..control import Control
-    from .problem import Floats, Peek, Problem
+    from .problem import Effort, Floats, Peek, Problem
 
 
 class OrTools:
@@ -32,12 +31,8 @@ class OrTools:
     def solve(
         self,
         problem: Problem,
+        effort: Effort,
         *,
-        control: Control,
-        time_limit: float,
-        gap: float,
-        threads: int,
-        seed: int,
         start: Floats | None = None,
         cutoff: float = INF,
         peek: Peek | None = None,
@@ -63,17 +58,19 @@ class OrTools:
                 row.SetCoefficient(columns[problem.index[k]], float(problem.value[k]))
         if start is not None:
             solver.SetHint(columns, start.tolist())
-        solver.SetTimeLimit(int(max(0.01, time_limit) * 1000))
+        solver.SetTimeLimit(int(max(0.01, effort.time_limit) * 1000))
         if self._solver == "SCIP":
-            solver.SetSolverSpecificParametersAsString(f"randomization/randomseedshift={seed}")
+            solver.SetSolverSpecificParametersAsString(
+                f"randomization/randomseedshift={effort.seed}"
+            )
         parameters = pywraplp.MPSolverParameters()
-        parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
+        parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, effort.gap)
         status: list[int] = []
         thread = threading.Thread(target=lambda: status.append(solver.Solve(parameters)))
         thread.start()
         while thread.is_alive():
             thread.join(0.05)
-            if control.over:
+            if effort.control.over:
                 solver.InterruptSolve()
         if status[0] == pywraplp.Solver.INFEASIBLE:
             return Answer(Outcome.INFEASIBLE, None, INF, INF)

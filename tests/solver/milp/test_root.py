@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lowtide.frontends.generated import random_graph
 from lowtide.solver.control import Control
 from lowtide.solver.milp.highs import Highs, quiet_solver
-from lowtide.solver.milp.problem import INF, Outcome
+from lowtide.solver.milp.problem import INF, Effort, Outcome
 from lowtide.solver.milp.root import strengthen
 from lowtide.solver.milp.staged import build
 from lowtide.solver.milp.stages import cut_after, every_op, free_tensors, split_at, whole
@@ -108,9 +108,7 @@ def test_rows_that_solutions_break_lead_to_the_optimum(seed: int) -> None:
     while True:
         program = build(graph, plan.budget_bytes, every_op(graph), free, known)
         strengthen(program, control=Control(), time_limit=60.0, cutoff=INF, techniques=Techniques())
-        answer = Highs().solve(
-            program.problem, control=Control(), time_limit=60.0, gap=1e-6, threads=1, seed=0
-        )
+        answer = Highs().solve(program.problem, Effort(Control(), 60.0, 1e-6, threads=1, seed=0))
         assert answer.values is not None
         assert program.events is not None
         assert answer.objective * program.ns_per_unit <= plan.time_ns * (1 + 1e-5)
@@ -155,9 +153,8 @@ def test_fixing_keeps_what_is_better_than_the_cutoff() -> None:
     )
     assert root.fixed > 0
     answer = Highs().solve(
-        program.problem, control=Control(), time_limit=60.0, gap=1e-6, threads=1, seed=0,
-        cutoff=cutoff,
-    )  # fmt: skip
+        program.problem, Effort(Control(), 60.0, 1e-6, threads=1, seed=0), cutoff=cutoff
+    )
     assert answer.objective * program.ns_per_unit == pytest.approx(plan.time_ns, rel=1e-6)
 
 
@@ -186,18 +183,16 @@ def test_highs_takes_a_complete_start_and_minds_the_cutoff(
     with monkeypatch.context() as patch:
         patch.setattr("lowtide.solver.milp.highs.quiet_solver", logging_solver)
         answer = Highs().solve(
-            program.problem, control=Control(), time_limit=60.0, gap=0.9, threads=1, seed=0,
-            start=values,
-        )  # fmt: skip
+            program.problem, Effort(Control(), 60.0, 0.9, threads=1, seed=0), start=values
+        )
     assert "MIP start solution is feasible: objective" in log.read_text()
     assert answer.values is not None
     # Presolve makes a dearer point of this very start, which must not be the answer.
     assert answer.objective <= cost + 1e-6
     assert answer.bound <= cost
     none = Highs().solve(
-        program.problem, control=Control(), time_limit=60.0, gap=0.0, threads=1, seed=0,
-        cutoff=cost - 1.0,
-    )  # fmt: skip
+        program.problem, Effort(Control(), 60.0, 0.0, threads=1, seed=0), cutoff=cost - 1.0
+    )
     assert none.outcome == Outcome.INFEASIBLE or none.objective >= cost - 1.0
 
 

@@ -11,7 +11,7 @@ from lowtide.frontends.generated import random_graph
 from lowtide.solver.control import Control
 from lowtide.solver.milp import highs
 from lowtide.solver.milp.highs import Highs
-from lowtide.solver.milp.problem import INF, Answer, Outcome
+from lowtide.solver.milp.problem import INF, Answer, Effort, Outcome
 from lowtide.solver.milp.running import Running
 from lowtide.solver.milp.staged import build
 from lowtide.solver.milp.stages import every_op, free_tensors
@@ -31,7 +31,7 @@ def _problem(ops: int) -> Problem:
 
 def _run(problem: Problem, backend: Any, cutoff: float = INF) -> Running:
     return Running(
-        backend, problem, control=Control(60.0), gap=1e-6, threads=1, seed=0, cutoff=cutoff,
+        backend, problem, Effort(Control(60.0), 60.0, 1e-6, threads=1, seed=0), cutoff=cutoff,
         start=None,
     )  # fmt: skip
 
@@ -96,14 +96,14 @@ def test_a_start_that_presolve_takes_for_a_cheaper_solution_ends_no_search(
     assert cost > right.objective
     solve_once = highs._solve_once
 
-    def lies(given: Problem, *, start: Any, **options: Any) -> Answer:
+    def lies(given: Problem, effort: Effort, *, start: Any, **options: Any) -> Answer:
         if start is None:
-            return solve_once(given, start=start, **options)
+            return solve_once(given, effort, start=start, **options)
         return Answer(Outcome.OPTIMAL, start, right.objective - 1.0, right.objective - 1.0)
 
     monkeypatch.setattr(highs, "_solve_once", lies)
     answer = Highs().solve(
-        problem, control=Control(60.0), time_limit=60.0, gap=1e-6, threads=1, seed=0, start=dear
+        problem, Effort(Control(60.0), 60.0, 1e-6, threads=1, seed=0), start=dear
     )
     assert answer.outcome == Outcome.OPTIMAL
     assert answer.objective == pytest.approx(right.objective)
