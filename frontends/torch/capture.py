@@ -16,8 +16,8 @@ from .counters import refuse_counted
 from .dry_run import dry_run
 from .lower import lower
 from .outside.behaviour import behaviours_of
+from .outside.changes import changed_numbers, nothing_left, numbers_of
 from .outside.modules import modules_of
-from .outside.search import changed_numbers, numbers_of
 from .refuse import refuse_modules, untouched
 from .sources import home_device, input_sources, module_sources
 from .step import Root, Step
@@ -161,16 +161,24 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
     """Run the step on fake tensors, then trace it; user code sees whether it is `compiled`."""
     root: Root = step.__dict__["root"]
     home = home_device(step.sources)
-    with untouched(root), export.tracing(compiled=compiled, state=step.lasting):
-        dry_run(step, mode)
-        modules = modules_of(root.model, root.loss_fn)
+    modules = modules_of(root.model, root.loss_fn)
+    with (
+        untouched(root),
+        nothing_left(modules, root.loss_fn) as left,
+        export.tracing(compiled=compiled, state=step.lasting),
+    ):
+        recorder = dry_run(step, mode)
+        left.refuse(step.reads)
         before = numbers_of(modules, root.loss_fn, step.reads)
         try:
-            joint = export.export_joint(step, [source.fake for source in step.sources])
+            with recorder.recording_backwards():
+                joint = export.export_joint(step, [source.fake for source in step.sources])
         except CaptureError:
             raise
         except Exception as error:
             raise CaptureError(failure(error, step.names)) from error
+        recorder.refuse_setting()
+        left.refuse(step.reads)  # what runs in backward left
         after = numbers_of(modules, root.loss_fn, step.reads)
         counters = changed_numbers(before, after)
         if counters:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...solver.errors import CaptureError
+from .program import Call
+from .rng import draws
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +27,11 @@ _REENTRANT = "CheckpointFunction"
 _GENERATORS = (
     "_checkpoint_without_reentrant_generator",
     "_checkpoint_without_reentrant_generator_impl",
+)
+
+_TRACERS = (
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+    torch._C._TorchDispatchModeKey.PROXY,
 )
 
 
@@ -41,12 +49,12 @@ def checkpoints_off(state: Callable[[], State]) -> Iterator[None]:
 
     class Plain:
         @staticmethod
-        def apply(function: Any, _preserve: Any, *args: Any) -> Any:
-            with unchanged(state):
+        def apply(function: Any, preserve: Any, *args: Any) -> Any:
+            with unchanged(state), same_draws(preserve):
                 return function(*args)
 
-    def plain(*_args: Any, **_kwargs: Any) -> Iterator[None]:
-        with unchanged(state):
+    def plain(_function: Any, preserve: Any = True, *_args: Any, **_kwargs: Any) -> Iterator[None]:
+        with unchanged(state), same_draws(preserve):
             yield
 
     module = torch.utils.checkpoint
@@ -79,3 +87,38 @@ def unchanged(state: Callable[[], State]) -> Iterator[None]:
                 "and once in a replay; take this checkpoint out (the plan decides what to "
                 "recompute), or freeze the statistics (eval mode)"
             )
+
+
+@contextlib.contextmanager
+def same_draws(preserve: bool) -> Iterator[None]:
+    """Refuse random draws in a region that eager PyTorch runs again without the first state."""
+    tracing = any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
+    if preserve or tracing or not torch.is_grad_enabled():
+        yield
+        return
+    with _Draws() as met:
+        yield
+    if met.first is not None:
+        raise CaptureError(
+            f"{met.first} draws random numbers inside torch.utils.checkpoint without "
+            "preserve_rng_state: backward draws others than forward, so that gradients are wrong; "
+            "leave preserve_rng_state=True, or take this checkpoint out (the plan decides what to "
+            "recompute)"
+        )
+
+
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the first operator that draws."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.first: Any = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Look at an operator, and run it."""
+        kwargs = kwargs or {}
+        if self.first is None and draws(Call(func, args, kwargs, (), unpack=False)):
+            self.first = func
+        return func(*args, **kwargs)

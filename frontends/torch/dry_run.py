@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def dry_run(step: Step, mode: Any) -> None:
+def dry_run(step: Step, mode: Any) -> Recorder:
     """Run `step` on fake tensors; adds constants to its sources and sets its plan.
+
+    Returns
+    -------
+    Recorder
+        What noted the code that ran.
 
     Raises
     ------
@@ -55,6 +60,7 @@ def dry_run(step: Step, mode: Any) -> None:
         raise
     except Exception as error:
         raise CaptureError(explain(error, step.names)) from error
+    recorder.refuse_setting()
     step.reads = recorder.reads()
     leaves, spec = flatten_output(out)
     versions = [source.fake._version for source in step.sources]
@@ -69,6 +75,7 @@ def dry_run(step: Step, mode: Any) -> None:
         need_scalar_loss(leaves)
     step.plan.spec = spec
     renew(step.sources, mode)
+    return recorder
 
 
 def renew(sources: Sequence[Source], mode: Any) -> None:

@@ -161,8 +161,10 @@ class Step(nn.Module):
             for kind, dtype in self.autocast:
                 stack.enter_context(torch.autocast(kind, dtype))
             keeper.note()
+            given = dict(kwargs)  # `**kwargs` of a forward are a dict of its own
             out = root(args, kwargs)
             keeper.write_back()
+            refuse_refilled((args, given), flat, self.in_spec)
             self.questions = tuple(watch.known.questions)
             self.keeps = tuple(
                 k if id(t) in casts.repeated else None for t, k in zip(tensors, kept, strict=True)
@@ -200,6 +202,23 @@ class Step(nn.Module):
             results.append(tensor if leaf.differentiable else tensor.detach())
         self.contributions = count_contributions(results, tensors)
         return results
+
+
+def refuse_refilled(arguments: Any, flat: list[Any], spec: TreeSpec) -> None:
+    """Refuse a step that puts something into lists or dicts of its batch, or takes it out.
+
+    Raises
+    ------
+    CaptureError
+        If the leaves of the `arguments` are not those that they were given.
+    """
+    leaves, now = pytree.tree_flatten(arguments)
+    if now == spec and all(a is b for a, b in zip(leaves, flat, strict=True)):
+        return
+    raise CaptureError(
+        "the step changes what a list or dict in its batch holds, which a replayed step would not "
+        "do for the caller; have it work on a copy (batch = dict(batch)), and return what is new"
+    )
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ marked with the user's line and the module it came from.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _CAPTURE = _HERE + "capture.py"
+_MANAGERS = contextlib.__file__  # between a user's `with` and what it runs
 # PyTorch's own tracing code, whose tensors are none of the user's
 _TRACERS = tuple(_TORCH + part for part in ("_subclasses", "_functorch", "_library", "_ops", "fx"))
 _STATISTICS = {"batch_norm", "instance_norm", "native_batch_norm"}
@@ -231,4 +233,4 @@ def error_origin(error: BaseException, names: Mapping[int, str]) -> str:
 
 
 def _internal(filename: str) -> bool:
-    return filename.startswith((_TORCH, _HERE, "<"))
+    return filename.startswith((_TORCH, _HERE, _MANAGERS, "<"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,10 @@ def test_another_function_is_noticed() -> None:
 
 
 def test_a_tensor_that_cannot_be_found_again_is_refused() -> None:
-    """One that an iterator hands out, for instance."""
-    tensors = itertools.cycle([torch.ones(4)])
+    """One that a weak reference leads to, for instance, or that an iterator hands out."""
+    tensor = torch.ones(4)
+    hidden, tensors = weakref.ref(tensor), itertools.cycle([tensor])
     with pytest.raises(CaptureError, match="cannot be found again"):
+        capture(nn.Linear(4, 4), rows(), lambda out: (out * hidden()).sum(), times="none")
+    with pytest.raises(CaptureError, match="asks the iterator tensors of the loss"):
         capture(nn.Linear(4, 4), rows(), lambda out: (out * next(tensors)).sum(), times="none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from operator import is_
@@ -110,6 +111,12 @@ class Place:
             return eval(f"root{''.join(self.steps)}", {"root": root})
         except _ERRORS:
             return Gone
+
+    def remove(self, modules: Mapping[str, nn.Module]) -> None:
+        """Take out what is there, if it is in something that can be changed."""
+        root = self.root if self.path is None else modules.get(self.path)
+        with contextlib.suppress(*_ERRORS):
+            exec(f"del root{''.join(self.steps)}", {"root": root})
 
     def difference(self, modules: Mapping[str, nn.Module]) -> str | None:
         """What is different now about something that is no tensor, in words."""

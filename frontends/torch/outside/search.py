@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from .alike import same_literal
 from .arrays import Numbers, array_of
 from .holders import (  # fmt: skip
     attributes,
@@ -31,8 +30,9 @@ from .holders import (  # fmt: skip
     looked_up,
     of_function,
 )
+from .moving import is_moving
 from .places import Absent, Content, Length, Place
-from .reads import LIBRARIES, Reads
+from .reads import DERIVATIVES, LIBRARIES, Reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ _DEPTH, _MOST, _CALLS = 5, 20_000, 2
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque, np.ndarray)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """An object on the way, and how it was reached; `named`: by names that the step looks up."""
 
     path: str | None
@@ -62,28 +62,18 @@ def places_of(
     reads: Reads,
 ) -> tuple[Place, ...]:
     """All places below modules and loss of the tensors `constants` (id to value) and of numbers."""
-    found = _Search(modules, constants, reads).run(loss_fn)
+    found = Search(modules, constants, reads).run(loss_fn)
     return tuple(place for place in found if place.label not in reads.changing)
 
 
-def numbers_of(modules: Mapping[str, nn.Module], loss_fn: Any, reads: Reads) -> dict[str, Any]:
-    """What would be compared now, by its label."""
-    return {place.label: place.plain for place in places_of(modules, loss_fn, {}, reads)}
+class Search:
+    """Breadth first, each object once, tensors at every place.
 
-
-def changed_numbers(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
-    """Labels of numbers that are others after the step has run: it changes them itself."""
-    return frozenset(
-        label
-        for label in before.keys() | after.keys()
-        if label not in before
-        or label not in after
-        or not same_literal(before[label], after[label])
-    )
-
-
-class _Search:
-    """Breadth first, each object once, tensors at every place."""
+    Attributes
+    ----------
+    moving
+        What was found that a step may leave as another.
+    """
 
     def __init__(
         self, modules: Mapping[str, nn.Module], constants: Mapping[int, int], reads: Reads
@@ -93,12 +83,13 @@ class _Search:
         self.seen: set[int] = set()
         self.globals: set[tuple[int, str]] = set()
         self.keep: list[Any] = []
-        self.todo: deque[_Found] = deque()
+        self.todo: deque[Found] = deque()
+        self.moving: list[Found] = []
 
     def run(self, loss_fn: Any) -> Iterator[Place]:
         """The places."""
         if not isinstance(loss_fn, nn.Module):
-            self.todo.append(_Found(None, loss_fn, (), "the loss", loss_fn))
+            self.todo.append(Found(None, loss_fn, (), "the loss", loss_fn))
         for path, module in self.modules.items():
             yield from self._start(path, module)
         yield from self._drain()
@@ -109,7 +100,7 @@ class _Search:
             for key in sorted(wanted & scope.keys()):
                 if (id(scope), key) not in self.globals:
                     yield from self._take(
-                        _Found(None, scope, (f"[{key!r}]",), f"global {key} of {name}",
+                        Found(None, scope, (f"[{key!r}]",), f"global {key} of {name}",
                                scope[key], key)
                     )  # fmt: skip
         yield from self._drain()
@@ -126,19 +117,19 @@ class _Search:
         """
         forward = getattr(type(module), "forward", None)
         label = f"forward of {path or 'the model'}"
-        self.todo.append(_Found(None, forward, (), label, forward))
+        self.todo.append(Found(None, forward, (), label, forward))
         for name, item in module.__dict__.items():
             if name in ("_parameters", "_buffers", "_modules") or isinstance(item, torch.Tensor):
                 continue  # registered, or looked at as an attribute
             label = f"{path}.{name}" if path else name
             if isinstance(item, types.FunctionType):
-                self.todo.append(_Found(None, item, (), label, item))
+                self.todo.append(Found(None, item, (), label, item))
             else:
                 named = name in self.reads.names
                 step = f".__dict__[{name!r}]"
                 if named and (is_word(item) or isinstance(item, type)):
                     yield Place(path, None, (step,), label, plain=item)
-                self.todo.append(_Found(path, None, (step,), label, item, name, named=named))
+                self.todo.append(Found(path, None, (step,), label, item, name, named=named))
         for kind in type(module).__mro__:
             if kind.__module__.split(".")[0] in LIBRARIES:
                 continue
@@ -147,24 +138,28 @@ class _Search:
                 label = f"{path}.{name}" if path else name
                 if is_word(item) or isinstance(item, (type, types.BuiltinFunctionType)):
                     yield Place(path, None, (f".{name}",), label, plain=item)
+                elif isinstance(item, torch.Tensor):
+                    self.todo.append(Found(None, kind, (f".{name}",), label, item))
                 elif isinstance(item, _CONTAINERS) or array_of(item) is not None:
-                    self.todo.append(_Found(path, None, (f".{name}",), label, item, name))
+                    self.todo.append(Found(path, None, (f".{name}",), label, item, name))
 
     def _drain(self) -> Iterator[Place]:
         while self.todo and len(self.seen) < _MOST:
             yield from self._look(self.todo.popleft())
 
-    def _take(self, found: _Found) -> Iterator[Place]:
+    def _take(self, found: Found) -> Iterator[Place]:
         """A place if it is a number, to look into otherwise."""
         if is_constant(found.item):
             yield Place(*found[:4], plain=found.item)
         self.todo.append(found)
 
-    def _look(self, found: _Found) -> Iterator[Place]:
+    def _look(self, found: Found) -> Iterator[Place]:
         item = found.item
-        if isinstance(item, torch.Tensor):
-            if id(item) in self.constants:
-                yield Place(*found[:4], value=self.constants[id(item)])
+        if isinstance(item, torch.Tensor) and id(item) in self.constants:
+            yield Place(*found[:4], value=self.constants[id(item)])
+        elif is_moving(item):
+            self.moving.append(found)
+        if isinstance(item, torch.Tensor) or is_moving(item):
             return
         if array_of(item) is not None:
             if found.named:
@@ -184,12 +179,16 @@ class _Search:
                 self._below(found, (f".{step}",), getattr(item, step))
         elif isinstance(item, nn.Module):
             self._module(found)
+        elif isinstance(item, type) and issubclass(item, torch.autograd.Function):
+            for step in DERIVATIVES:  # functions, as its forward
+                self._below(found, (f".{step}",), getattr(item, step))
+            yield from self._holder(found)
         else:
             yield from self._holder(found)
 
     def _below(
         self,
-        found: _Found,
+        found: Found,
         steps: tuple[str, ...],
         inner: Any,
         label: str = "",
@@ -203,10 +202,16 @@ class _Search:
             )
         )  # fmt: skip
 
-    def _function(self, found: _Found) -> Iterator[Place]:
+    def _function(self, found: Found) -> Iterator[Place]:
         """Closure, globals and defaults; the numbers there count without more ado."""
         function = found.item
         mine = is_users(function)
+        for key, inner in function.__dict__.items():
+            named = key in self.reads.names and (found.name, key) not in self.reads.written
+            steps, label = (".__dict__", f"[{key!r}]"), f"{key} of {found.label}"
+            if mine and named and is_constant(inner):
+                yield Place(found.path, found.root, (*found.steps, *steps), label, plain=inner)
+            self._below(found, steps, inner, label, key, named=named)
         for step, name, key, inner in of_function(function):
             label = f"{name} of {found.label}"
             if step.startswith(".__globals__"):
@@ -220,7 +225,7 @@ class _Search:
             calls = found.calls + called
             self._below(found, (step,), inner, label, key, calls=calls, named=named)
 
-    def _module(self, found: _Found) -> None:
+    def _module(self, found: Found) -> None:
         """Tensors of a module that is not part of the model."""
         for table in ("_parameters", "_buffers", "_modules"):
             for name, inner in getattr(found.item, table).items():
@@ -231,7 +236,7 @@ class _Search:
                 step = f".__dict__[{name!r}]"
                 self._below(found, (step,), inner, f"{name} of {found.label}", name, named=False)
 
-    def _holder(self, found: _Found) -> Iterator[Place]:
+    def _holder(self, found: Found) -> Iterator[Place]:
         """What a container, object, class or module holds, as far as the step looks it up."""
         item, reads = found.item, self.reads
         numbers, table = content(item), isinstance(item, dict)
@@ -253,7 +258,7 @@ class _Search:
                 name = "" if computed else str(key)
                 self._below(found, entry.steps, entry.item, label, name, named=named)
 
-    def _guarded(self, found: _Found, numbers: Any, whole: bool) -> Iterator[Place]:
+    def _guarded(self, found: Found, numbers: Any, whole: bool) -> Iterator[Place]:
         """What is compared about a container as a whole; `numbers` if it holds nothing else."""
         item, reads, where = found.item, self.reads, found[:4]
         if numbers is not None and (whole or not isinstance(item, dict)):
