@@ -189,6 +189,23 @@ def _group_norm(
     return Like(_prims.suggest_memory_format(x)), statistics, statistics
 
 
+def _group_norm_backward(
+    _grad: torch.Tensor,
+    x: torch.Tensor,
+    _mean: torch.Tensor,
+    _rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    *_rest: Any,
+) -> tuple[Like | None, ...]:
+    """Laid out by the input; PyTorch's rule goes by the gradient, and takes the wider type.
+
+    Up to 2.13 autograd copies the gradient into the layout of the input first. From 2.14 on the
+    kernel takes it in any layout and copies it inside.
+    """
+    scale = Like(dtype=(x if weight is None else weight).dtype)
+    return Like(_prims.suggest_memory_format(x), x.dtype), scale, scale
+
+
 def _batch_norm(x: torch.Tensor, *rest: Any, **_kwargs: Any) -> tuple[Like | None, ...]:
     """Statistics are wide where a scale or a running average is, narrow where all are."""
     statistics = Like(dtype=_wide(x, *rest[:4]))
@@ -275,4 +292,5 @@ RULES: dict[Any, Rule] = {
     _aten.batch_norm_backward.default: _batch_norm_backward,
     _aten.native_batch_norm_backward.default: _batch_norm_backward,
     _aten.native_group_norm.default: _group_norm,
+    _aten.native_group_norm_backward.default: _group_norm_backward,
 }

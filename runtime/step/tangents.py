@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 # The result looks like the input of forward, however the gradient looks; `meta` kernels differ.
 _BY_INPUT = frozenset(("aten.native_batch_norm_backward", "aten.native_layer_norm_backward"))
-# Plain PyTorch, too, makes a dense copy before it calls these.
+# Plain PyTorch, too, makes a dense copy: before it calls these, from 2.14 on inside of them.
 _DENSE = frozenset(("aten.native_group_norm_backward",))
 
 

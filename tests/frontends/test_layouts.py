@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lowtide.frontends.torch.layouts import RULES, true_results
@@ -62,12 +64,8 @@ def calls(op: Any, dtype: torch.dtype, step: int = 1) -> Iterator[tuple[Any, ...
     name = op._schema.name.removeprefix("aten::")
     if "batch_norm" in name:
         yield from _batch_norms(op, name, dtype, step)
-    elif name == "native_group_norm":
-        for shape, kind in itertools.product(_IMAGES, _KINDS):
-            x = laid_out(shape, kind, dtype)
-            for scale in {dtype, torch.float32} if dtype == torch.bfloat16 else {dtype}:
-                w = torch.ones(shape[1], dtype=scale)
-                yield x, w, w, *shape[:2], shape[2] * shape[3], 1, 1e-5
+    elif name.startswith("native_group_norm"):
+        yield from _group_norms(name, dtype, step)
     elif name == "native_layer_norm_backward":
         for grad, x in pairs(dtype, step, ((4, 5, 7), (4, 5, 1), (1, 5, 7))):
             for kind in ("contiguous", "permuted"):
@@ -160,6 +158,27 @@ def _pads(name: str, dtype: torch.dtype, step: int) -> Iterator[tuple[Any, ...]]
         larger = (*shape[:-dims], *(n + 2 for n in shape[-dims:]))
         pads = [1] * 2 * dims
         yield (laid_out(larger, other, dtype), x, pads) if "backward" in name else (x, pads)
+
+
+def _group_norms(name: str, dtype: torch.dtype, step: int) -> Iterator[tuple[Any, ...]]:
+    backward = "backward" in name
+    others = _KINDS if backward else _KINDS[:1]
+    every = itertools.product(_KINDS, others, (*_IMAGES, (2, 4, 3, 4, 2), (4, 5, 7)))
+    for kind, other, shape in itertools.islice(every, 0, None, step if backward else 1):
+        x, (rows, channels, *image) = laid_out(shape, kind, dtype), shape
+        for scale in {dtype, torch.float32} if dtype == torch.bfloat16 else {dtype}:
+            w = torch.ones(channels, dtype=scale)
+            sizes = (rows, channels, math.prod(image), 1)
+            if not backward:
+                yield x, w, w, *sizes, 1e-5
+                continue
+            grad = laid_out(shape, other, dtype)
+            if TorchVersion(torch.__version__) < "2.14":
+                # Autograd gives the operator nothing else.
+                like = torch._prims_common.suggest_memory_format(x)
+                grad, x = (t.contiguous(memory_format=like) for t in (grad, x))
+            mean = torch.zeros(rows, 1, dtype=scale)
+            yield grad, x, mean, mean, w, *sizes, [True, True, True]
 
 
 def _batch_norms(op: Any, name: str, dtype: torch.dtype, step: int) -> Iterator[tuple[Any, ...]]:
