@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .control import Control
 from .errors import InfeasibleError, NoPlanError
+from .pebbles import pebble_bound
 from .schedule import Schedule
 from .simulate import simulate
 from .smallest import limiting_op, smallest_found
@@ -19,20 +20,37 @@ if TYPE_CHECKING:
 
 # Of the time limit, for the smallest budget that a refusal names; and seconds.
 REFUSAL_SHARE, LEAST_REFUSAL, MOST_REFUSAL = 0.2, 1.0, 12.0
+# Seconds where nothing that is found can meet the budget: most of what search reaches it reaches
+# in the first of them.
+MOST_IF_PROVEN = 2.0
+PEBBLES_SHARE, MOST_PEBBLES = 0.02, 1.0
 
 
-def smallest_in_time(job: Job, floor: int) -> Found:
+def smallest_in_time(job: Job, floor: int, *, proven: bool = False) -> Found:
     """The schedule with the smallest peak that search reaches; `floor`: what one op needs.
 
     A solve at the budget that is named for it runs the same search for more than twice as long, so
-    that it gets at least as far on a machine with more to do.
+    that it gets at least as far on a machine with more to do. Where it is `proven` that nothing
+    meets the budget, only the name of another one is looked for, and not for long.
     """
     graph, outer = job.graph, job.incumbent.control
-    seconds = min(MOST_REFUSAL, max(LEAST_REFUSAL, REFUSAL_SHARE * outer.remaining))
+    most = MOST_IF_PROVEN if proven else MOST_REFUSAL
+    seconds = min(most, max(LEAST_REFUSAL, REFUSAL_SHARE * outer.remaining))
     control = Control(seconds, interrupt=outer.interrupt)
     return smallest_found(
         graph, job.seed, control, any_order=job.any_order, target=floor - graph.resident_bytes
     )
+
+
+def pebbles_in_time(job: Job) -> int:
+    """Bytes that no schedule can do without, as far as is seen soon.
+
+    A refusal depends on it, and no plan: it may take the clock where plans must not.
+    """
+    outer = job.incumbent.control
+    seconds = min(MOST_PEBBLES, PEBBLES_SHARE * outer.remaining)
+    control = Control(seconds, interrupt=outer.interrupt)
+    return pebble_bound(job.graph, control, enough=job.budget_bytes + 1)
 
 
 def infeasible(job: Job, found: Found, reason: str, *, proven: bool) -> InfeasibleError:

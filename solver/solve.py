@@ -21,7 +21,7 @@ from .options import EVERYTHING, Techniques
 from .plan import Plan, Stop
 from .progress import Silent, teller
 from .refine import Refinement
-from .refusals import infeasible, none_in_time, smallest_in_time
+from .refusals import infeasible, none_in_time, pebbles_in_time, smallest_in_time
 from .schedule import Schedule
 from .search.anneal import Search
 from .simulate import simulate
@@ -136,16 +136,22 @@ def solve(
         raise InputError(f"seed must be in [0, 2**31), not {seed}")
     if not graph.ops:
         raise InputError(f"graph {graph.name!r} has no ops: nothing to plan")
+    everything = simulate(graph, Schedule.keep_everything(graph))
+    budget_bytes = parse_budget(
+        budget, resident_bytes=graph.resident_bytes, peak_bytes=everything.peak_bytes
+    )
+    in_any = method == "auto" and order == "any"
+    floor, op = single_op_bound(graph, any_order=in_any)
+    needs = f"{graph.ops[op].name} alone needs {format_bytes(floor)} ({floor} B)"
+    if method not in HEURISTICS and floor > budget_bytes and progress is not None:
+        # Known at once, while compiling and looking for a budget that can be met takes a while.
+        teller(progress)(f"no schedule fits {format_bytes(budget_bytes)}: {needs}")
     large = len(graph.ops) >= BLOCKS_FROM
     compile_parts(
         None if progress is None else teller(progress), searches=method in ("auto", "milp"),
         sequences=method == "auto", blocks=method == "auto" and large,
     )  # fmt: skip
     control = Control(time_limit, interrupt=interrupt, repeatable=moves is not None)
-    everything = simulate(graph, Schedule.keep_everything(graph))
-    budget_bytes = parse_budget(
-        budget, resident_bytes=graph.resident_bytes, peak_bytes=everything.peak_bytes
-    )
     room = budget_bytes - graph.resident_bytes
     incumbent = Incumbent(
         room, everything.time_ns, control, progress or Silent(), calibration=graph.calibration
@@ -172,16 +178,22 @@ def solve(
         incumbent.raise_bound(lower_bound_ns, "given bound")
         if everything.peak_bytes <= budget_bytes:
             return plan(tuple(range(len(graph.ops))), everything.time_ns)
-        in_any = method == "auto" and order == "any"
-        floor, op = single_op_bound(graph, any_order=in_any)
         job = Job(
             graph, budget_bytes, incumbent, Search(graph, seed), backend_named(backend), gap,
             threads, seed, in_any, moves, techniques,
         )  # fmt: skip
-        starts = _starts(job, start)
         if floor > budget_bytes:
-            reason = f"; {graph.ops[op].name} alone needs {format_bytes(floor)} ({floor} B)"
-            raise infeasible(job, smallest_in_time(job, floor), reason, proven=True)
+            raise infeasible(
+                job, smallest_in_time(job, floor, proven=True), f"; {needs}", proven=True
+            )
+        starts = _starts(job, start)
+        if incumbent.best is None:
+            least = pebbles_in_time(job)
+            if least > budget_bytes:
+                reason = f": in any order at least {format_bytes(least)} ({least} B) are needed"
+                raise infeasible(
+                    job, smallest_in_time(job, floor, proven=True), reason, proven=True
+                )
         if method == "auto":
             possible = auto(job, starts, Refinement() if refinement is None else refinement)
         else:

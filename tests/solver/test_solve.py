@@ -22,6 +22,7 @@ from lowtide.solver.errors import CheckError, InfeasibleError, InputError, Lowti
 from lowtide.solver.graph import Graph, Op, Tensor
 from lowtide.solver.incumbent import keeps_order
 from lowtide.solver.plan import Plan, Status, Stop
+from lowtide.solver.refusals import MOST_IF_PROVEN
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.search.anneal import Search
 from lowtide.solver.search.sequence import SequenceSearch
@@ -145,6 +146,53 @@ def test_infeasible_says_the_smallest_budget() -> None:
     resident, peak = graph.resident_bytes, no_recompute_peak(graph)
     named = parse_budget(share.group(1), resident_bytes=resident, peak_bytes=peak)
     assert error.smallest_bytes <= named <= error.smallest_bytes + 0.001 * (peak - resident) + 1
+
+
+def test_a_hopeless_budget_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one op needs is told before anything is searched, and the search is short."""
+    graph = random_graph(3, 60, training=True)
+    floor, op = single_op_bound(graph, any_order=True)
+    news: list[str] = []
+    limits: list[float] = []
+
+    def noted(of: Graph, seed: int, control: Control, **options: Any) -> Found:
+        limits.append(control.remaining)
+        assert f"{graph.ops[op].name} alone needs" in news[0]
+        return smallest_found(of, seed, control, **options)
+
+    def starts(*_: object) -> None:
+        pytest.fail("nothing that a start could be good for")
+
+    class Heard:
+        def update(self, event: Event) -> None:
+            news.append(event.note)
+
+    monkeypatch.setattr("lowtide.solver.refusals.smallest_found", noted)
+    monkeypatch.setattr("lowtide.solver.solve._starts", starts)
+    with pytest.raises(InfeasibleError) as caught:
+        solve(graph, floor - 1, time_limit=1000.0, progress=Heard())
+    assert caught.value.proven
+    (limit,) = limits
+    assert limit <= MOST_IF_PROVEN
+
+
+def test_inputs_that_cannot_come_together_are_refused_before_any_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every op fits by itself, but not beside the other input that its reader finds in memory."""
+    sizes = (10, 1, 10, 1, 1)
+    reads: tuple[tuple[int, ...], ...] = ((), (0,), (), (2,), (1, 3))
+    ops = tuple(Op(f"op{i}", "", 1, reads[i], (i,)) for i in range(5))
+    graph = Graph("two", ops, tuple(Tensor(f"t{i}", size) for i, size in enumerate(sizes)))
+
+    def programs(*_: object) -> None:
+        pytest.fail("the pebble game has shown it already")
+
+    monkeypatch.setattr("lowtide.solver.solve.auto", programs)
+    with pytest.raises(InfeasibleError, match=r"at least 12 B \(12 B\) are needed") as caught:
+        solve(graph, 11)
+    assert caught.value.proven
+    assert caught.value.smallest_bytes == 12
 
 
 def test_a_plan_prints_as_one_line() -> None:
