@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from .array_types import Bools, Ints
     from .graph import Graph
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

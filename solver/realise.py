@@ -25,13 +25,9 @@ from .walk import FULL, TOO_SLOW, Stays, walk
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import numpy.typing as npt
-
+    from .array_types import Bools, Ints
     from .graph import Graph
     from .search.evaluate import Arrays
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 NONE = np.zeros(0, dtype=np.int64)
 FOREVER = int(np.iinfo(np.int64).max)

@@ -12,8 +12,8 @@ from .schedule import Schedule
 from .simulate import simulate
 
 if TYPE_CHECKING:
+    from .array_types import Floats
     from .graph import Graph
-    from .milp.problem import Floats
     from .milp.staged import StagedProgram
     from .milp.stages import Stage
     from .search.anneal import Found

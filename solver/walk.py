@@ -12,12 +12,8 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from .array_types import Bools, Ints
     from .search.evaluate import Arrays
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 TOO_SLOW, FULL = -1, -2
 

@@ -22,12 +22,12 @@ from .slots import overshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .array_types import Bools, Floats
     from .job import Job
     from .milp.events import Event
     from .milp.interior import Interior
-    from .milp.problem import Floats
     from .milp.staged import StagedProgram
-    from .milp.stages import Bools, Stage
+    from .milp.stages import Stage
     from .search.anneal import Found
 
 SECONDS = 4.0  # of one integer program at most

@@ -29,14 +29,13 @@ from lowtide.solver.errors import InputError, LowtideError
 from lowtide.solver.files import write_atomic
 from lowtide.solver.solve import solve
 
+from ..papers.command import INTERRUPTED, tell
 from .study import BESIDE, EVERYTHING, TASKS, Row, load, losses, measure, techniques
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .study import Key
-
-INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,10 +66,10 @@ def main(argv: list[str] | None = None) -> int:
         for row in _rows(options):
             rows.append(row)
     except KeyboardInterrupt:
-        _tell("interrupted: the rows so far")
+        tell("interrupted: the rows so far")
         code = INTERRUPTED
     except LowtideError as error:
-        _tell(str(error))
+        tell(str(error))
         return error.exit_code
     print(_encode(rows).decode() if options.json else table(rows))
     return code
@@ -93,7 +92,7 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
         names += [BESIDE[n] for n in names if n in BESIDE and BESIDE[n] not in names]
         graph = load(task, instances_folder())
         if graph is None:
-            _tell(f"{task.name}: no such instance, skipped")
+            tell(f"{task.name}: no such instance, skipped")
             continue
         for name in names:
             key = (
@@ -108,7 +107,7 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
                 stored[key] = row
                 if options.results is not None:
                     write_atomic(options.results, _encode(list(stored.values())) + b"\n")
-            _tell(f"{task.name}, {_label(name)}: {' / '.join(_cells(row))}")
+            tell(f"{task.name}, {_label(name)}: {' / '.join(_cells(row))}")
             yield row
 
 
@@ -158,10 +157,6 @@ def _read(path: Path | None) -> dict[Key, Row]:
 
 def _encode(rows: Sequence[Row]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(rows), indent=1)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,13 @@ from lowtide.commands.terminal import aligned
 from lowtide.solver.errors import LowtideError
 from lowtide.solver.units import expand_budgets
 
+from ..papers.command import INTERRUPTED, tell
 from ..papers.keep import keep_list
 from .models import MODELS, graph_of
 from .study import AUTO, BUDGETS, HEURISTICS, METHODS, Row, study
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,14 +52,14 @@ def main(argv: list[str] | None = None) -> int:
         budgets = expand_budgets(options.budgets)
         for name in options.only:
             graph = load(name, options.graphs)
-            _tell(f"{name}: {len(graph.ops)} ops")
-            for row in study(name, graph, budgets, time_limit=options.time_limit, report=_tell):
+            tell(f"{name}: {len(graph.ops)} ops")
+            for row in study(name, graph, budgets, time_limit=options.time_limit, report=tell):
                 rows.append(row)
     except KeyboardInterrupt:
-        _tell("interrupted: the rows so far")
+        tell("interrupted: the rows so far")
         code = INTERRUPTED
     except LowtideError as error:
-        _tell(str(error))
+        tell(str(error))
         return error.exit_code
     keep_list(options.out / "results.json", rows, lambda row: row.model)
     print(json.dumps([asdict(row) for row in rows], indent=1) if options.json else table(rows))
@@ -108,10 +107,6 @@ def table(rows: Sequence[Row]) -> str:
 
 def _percent(value: float | None, missing: str = "") -> str:
     return missing if value is None else f"{100 * value:.2f}%"
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from lowtide.frontends.instances import read_instance
 from lowtide.solver.errors import LowtideError
 from lowtide.solver.solve import solve
 
+from ..papers.command import INTERRUPTED
 from .cases import all_cases, path_of, select
 from .measure import Row, Settings, hopeless, measure
 from .results import Results, document, read_results, write_results
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .cases import Case
-
-INTERRUPTED = 130
 
 
 def instances_folder() -> Path:

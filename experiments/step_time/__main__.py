@@ -28,7 +28,7 @@ from lowtide.report.figures import save
 from lowtide.solver.errors import InputError, LowtideError
 from lowtide.solver.files import write_atomic
 
-from ..papers.command import tell
+from ..papers.command import INTERRUPTED, tell
 from .models import MODELS
 from .picture import picture
 from .rows import Result
@@ -37,8 +37,6 @@ from .table import exact, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,12 +19,9 @@ from ..simulate import simulate
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy.typing as npt
-
+    from ..array_types import Ints
     from ..control import Control
     from ..graph import Graph
-
-    Ints = npt.NDArray[np.int64]
 
 
 class NotApplicableError(LowtideError):

@@ -24,15 +24,11 @@ from .base import crossing_bytes, evaluate, narrow_positions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from ..array_types import Ints
     from ..graph import Graph
     from ..realise import Tables
     from ..search.evaluate import Arrays
     from .base import Candidate
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 Runs = tuple[int | None, ...]
 """Per stage: the first stage to run again before its backward; None: it is all in memory."""

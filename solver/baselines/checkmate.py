@@ -48,12 +48,9 @@ from .base import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from ..array_types import Floats
     from ..graph import Graph
     from ..milp.problem import Problem
-
-    Floats = npt.NDArray[np.float64]
 
 MOST_OPS = 700  # about a million columns; more takes minutes to write down
 READ_A_SECOND = 50_000  # nonzeros; 2.2 million took 25 s of a core without presolve, longer with it

@@ -26,15 +26,11 @@ from .base import Candidate, base_order, choose, evaluate, points
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Ints
     from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
     from ..search.evaluate import Arrays
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 POINTS = 40
 HOLDS = (None, 32, 8, 2)

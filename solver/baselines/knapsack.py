@@ -29,16 +29,11 @@ from .greedy import saved_anyway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Floats, Ints
     from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
     from .base import Candidate
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
-    Floats = npt.NDArray[np.float64]
 
 SHARES = 40
 SLOTS = 2000

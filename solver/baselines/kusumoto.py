@@ -34,15 +34,11 @@ from .lower_sets import all_lower_sets, ancestor_sets, boundary_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Bools2, Floats, Ints
     from ..graph import Graph
     from ..realise import Tables
     from ..schedule import Schedule
     from .base import Candidate
-
-    Ints = npt.NDArray[np.int64]
-    Bools2 = npt.NDArray[np.bool_]
 
 TICKS = 100
 BUDGETS = 16
@@ -94,9 +90,7 @@ def _candidates(
         yield evaluate(graph, tables, saved_array(tables, cached))
 
 
-def strategies(
-    graph: Graph, tables: Tables, sets: Bools2, control: Control
-) -> Iterator[npt.NDArray[np.bool_]]:
+def strategies(graph: Graph, tables: Tables, sets: Bools2, control: Control) -> Iterator[Bools]:
     """What is cached by the best strategy of each budget, as masks over tensors.
 
     Parameters
@@ -162,7 +156,7 @@ class Transitions:
 
 
 def transitions(
-    graph: Graph, tables: Tables, sets: Bools2, boundary: Bools2, ticks: npt.NDArray[np.float64],
+    graph: Graph, tables: Tables, sets: Bools2, boundary: Bools2, ticks: Floats,
     control: Control,
 ) -> Transitions | None:  # fmt: skip
     """All steps between the sets; None if `control` is over before."""
@@ -234,7 +228,7 @@ def shortest(
 @njit(cache=True, nogil=True)
 def _program(
     start: Ints, end: Ints, ticks: Ints, adds: Ints, peak: Ints, count: int, most: int, room: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[Ints, Ints]:
     """opt[L, t], and the set and the time that it came from."""
     best = np.full((count, most + 1), NONE, dtype=np.int64)
     before = np.zeros((count, most + 1, 2), dtype=np.int64)

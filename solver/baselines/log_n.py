@@ -25,13 +25,10 @@ from .base import Candidate, base_order, choose, evaluate, forward_sizes, narrow
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from ..array_types import Ints
     from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
-
-    Ints = npt.NDArray[np.int64]
 
 BRANCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 

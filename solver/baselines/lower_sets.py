@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Bools2
     from ..control import Control
     from ..graph import Graph
     from ..realise import Tables
-
-    Bools = npt.NDArray[np.bool_]
-    Bools2 = npt.NDArray[np.bool_]
 
 
 def parents(graph: Graph, tables: Tables) -> list[list[int]]:

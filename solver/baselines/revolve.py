@@ -25,15 +25,12 @@ from .chain import linearized
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from ..array_types import Ints
     from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
     from .base import Candidate
     from .chain import Runs
-
-    Ints = npt.NDArray[np.int64]
 
 STAGES = 1024
 SNAPSHOTS = 64  # numbers of snapshots tried on one chain

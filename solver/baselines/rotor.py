@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..array_types import Floats, Ints
     from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
     from .base import Candidate
     from .chain import Runs
 
-    Ints = npt.NDArray[np.int64]
     Floats3 = npt.NDArray[np.float64]
     Cuts3 = npt.NDArray[np.int32]
 
@@ -79,7 +79,7 @@ def solve_chain(costs: ChainCosts, slot_bytes: float, slots: int) -> tuple[Float
 
 @njit(cache=True, nogil=True)
 def _fill(
-    forward: npt.NDArray[np.float64], backward: npt.NDArray[np.float64], enters: Ints, whole: Ints,
+    forward: Floats, backward: Floats, enters: Ints, whole: Ints,
     other: Ints, slots: int,
 ) -> tuple[Floats3, Cuts3]:  # fmt: skip
     length = len(forward)

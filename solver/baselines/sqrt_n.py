@@ -39,14 +39,10 @@ from .base import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Ints
     from ..control import Control
     from ..graph import Graph
     from ..schedule import Schedule
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 MOST = 128  # segmentations simulated for each set of candidates
 FINER = 8  # values of B tried for each of them

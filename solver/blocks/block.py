@@ -18,13 +18,9 @@ from ..search.evaluate import arrays_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from ..array_types import Bools
     from ..search.evaluate import Arrays
     from .cut import Cuts
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

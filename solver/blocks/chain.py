@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..array_types import Floats, Ints
     from ..control import Control
     from .block import Block
     from .options import Options
 
-    Ints = npt.NDArray[np.int64]
-    Floats = npt.NDArray[np.float64]
     Choices = npt.NDArray[np.int32]
 
 INNER = -1000  # choices: k - i; -1 - o for option o; INNER - w for way w

@@ -16,12 +16,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from ..array_types import Ints
     from ..graph import Graph
     from .cut import Cuts
-
-    Ints = npt.NDArray[np.int64]
 
 NEAR = 1.25  # times of alike blocks differ by at most this factor
 

@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Ints
     from ..graph import Graph
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 TINY = 200  # so many times smaller than the typical activation: not worth a decision at a border
 WIDEST = 3  # tensors of a border at most

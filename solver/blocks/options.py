@@ -17,15 +17,9 @@ from numba import njit
 from ..search.evaluate import DROP, KEEP, KEEP_REMADE, expand
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Bytes, Floats, Ints
     from ..search.evaluate import Arrays
     from .block import Block
-
-    Ints = npt.NDArray[np.int64]
-    Bytes = npt.NDArray[np.int8]
-    Bools = npt.NDArray[np.bool_]
-    Floats = npt.NDArray[np.float64]
 
 LEVELS = 40  # of bytes kept, for the cheapest way known at each
 PRICES = 10  # of a byte kept, from nothing to all that is made

@@ -15,11 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from ..array_types import Ints
     from .blocks import Block
-
-    Ints = npt.NDArray[np.int64]
 
 
 def padded(block: Block, alignment: int) -> int:

@@ -25,13 +25,8 @@ from numba import njit
 from .problem import INF
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from .problem import Floats
+    from ..array_types import Bools, Floats, Ints
     from .staged import StagedProgram
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
 
 VIOLATION = 0.02
 

@@ -16,7 +16,8 @@ from ..clauses import solve_until
 from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
-    from .problem import Effort, Floats, Peek, Problem
+    from ..array_types import Floats
+    from .problem import Effort, Peek, Problem
 
 FACTOR = 1e6
 SLACK = 20_000

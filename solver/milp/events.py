@@ -25,13 +25,10 @@ from .problem import INF
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    import numpy.typing as npt
-
+    from ..array_types import Floats, Ints
     from ..graph import Graph
     from .memory import Memory
-    from .problem import Builder, Floats
-
-    Ints = npt.NDArray[np.int64]
+    from .problem import Builder
 
     Event = tuple[int, int]  # base op, op that runs again before it
 

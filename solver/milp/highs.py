@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from highspy.highs import HighsCallbackEvent
 
+    from ..array_types import Floats
     from ..control import Control
-    from .problem import Builder, Effort, Floats, Peek, Problem
+    from .problem import Builder, Effort, Peek, Problem
 
 TOLERANCE = 1e-6  # of objectives, relative
 _STDOUT = threading.Lock()

@@ -22,13 +22,9 @@ import numpy as np
 from .problem import INF
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from .problem import Floats
+    from ..array_types import Floats, Ints
     from .staged import StagedProgram
     from .stages import Stage
-
-    Ints = npt.NDArray[np.int64]
 
 TOLERANCE = 1e-3  # of rows scaled to MEMORY_SCALE
 PER_STAGE = 4

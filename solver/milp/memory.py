@@ -17,13 +17,9 @@ import numpy as np
 from .problem import INF
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Floats, Ints
     from ..graph import Graph
-    from .problem import Builder, Floats
-
-    Bools = npt.NDArray[np.bool_]
-    Ints = npt.NDArray[np.int64]
+    from .problem import Builder
 
 MEMORY_SCALE = 1000.0
 

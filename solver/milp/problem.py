@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Floats, Ints
     from ..control import Control
-
-    Floats = npt.NDArray[np.float64]
-    Ints = npt.NDArray[np.int64]
 
 INF = float("inf")
 
@@ -30,7 +26,7 @@ class Problem:
     offset: float
     lower: Floats
     upper: Floats
-    integer: npt.NDArray[np.bool_]
+    integer: Bools
     start: Ints
     index: Ints
     value: Floats
@@ -83,7 +79,7 @@ class Builder:
         self.row_lower.append(lower)
         self.row_upper.append(upper)
 
-    def drop_rows(self, gone: npt.NDArray[np.bool_]) -> None:
+    def drop_rows(self, gone: Bools) -> None:
         """Take the marked rows out."""
         stay = np.flatnonzero(~gone).tolist()
         parts = [slice(self.start[i], self.start[i + 1]) for i in stay]

@@ -14,9 +14,9 @@ from .interior import Interior
 from .problem import INF, Outcome
 
 if TYPE_CHECKING:
+    from ..array_types import Floats
     from ..control import Control
     from ..options import Techniques
-    from .problem import Floats
     from .staged import StagedProgram
 
 ROUNDS = 40

@@ -12,7 +12,8 @@ from .problem import INF, Answer, Outcome, Peek
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .problem import Backend, Effort, Floats, Problem
+    from ..array_types import Floats
+    from .problem import Backend, Effort, Problem
     from .staged import StagedProgram
 
 

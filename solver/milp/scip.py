@@ -12,7 +12,8 @@ from ..errors import InputError
 from .problem import INF, Answer, Outcome
 
 if TYPE_CHECKING:
-    from .problem import Effort, Floats, Peek, Problem
+    from ..array_types import Floats
+    from .problem import Effort, Peek, Problem
 
 
 class OrTools:

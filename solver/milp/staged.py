@@ -23,14 +23,11 @@ from .stages import Relevance
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Floats
     from ..graph import Graph
     from .events import Event
     from .problem import Problem
     from .stages import Stage
-
-    Bools = npt.NDArray[np.bool_]
 
 TIME_SCALE = 10000.0
 
@@ -69,7 +66,7 @@ class StagedProgram:
         """Columns and rows as they are now."""
         return self.builder.problem(self.offset)
 
-    def carried(self, values: npt.NDArray[np.float64]) -> Bools:
+    def carried(self, values: Floats) -> Bools:
         """(stages, tensors): may be in memory when the stage begins, by a solution."""
         result = np.zeros((len(self.stages), len(self.graph.tensors)), dtype=np.bool_)
         for k, columns in enumerate(self.carry):
@@ -83,7 +80,7 @@ class StagedProgram:
         margin = 1e-7 * self.offset
         return math.ceil((bound - margin) * self.ns_per_unit)
 
-    def again(self, values: npt.NDArray[np.float64]) -> Bools:
+    def again(self, values: Floats) -> Bools:
         """(stages, ops): runs again in the stage, by a solution."""
         result = np.zeros((len(self.stages), len(self.graph.ops)), dtype=np.bool_)
         for k, columns in enumerate(self.recompute):
@@ -91,7 +88,7 @@ class StagedProgram:
                 result[k, op] = values[column] > 0.5
         return result
 
-    def recompute_ns(self, values: npt.NDArray[np.float64]) -> list[int]:
+    def recompute_ns(self, values: Floats) -> list[int]:
         """Nanoseconds of recomputation per stage, by a solution."""
         time = self.graph.arrays.time
         return [

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Bools
     from ..graph import Graph
-
-    Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, order=True)

@@ -13,8 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..array_types import Floats
     from .interior import Interior
-    from .problem import Floats
     from .staged import StagedProgram
 
 TOLERANCE = 1e-7

@@ -33,12 +33,7 @@ from .gaps import Gaps, gaps_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    Ints = npt.NDArray[np.int64]
-    Bytes = npt.NDArray[np.int8]
-    Floats = npt.NDArray[np.float64]
-    Bools = npt.NDArray[np.bool_]
+    from ..array_types import Bools, Bytes, Floats, Ints
 
 # Moves between two looks at the clock: at most the first, and about the second over the ops.
 CHUNK = 1000

@@ -14,14 +14,8 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Bools, Bools2, Bytes, Ints
     from ..graph import Graph
-
-    Ints = npt.NDArray[np.int64]
-    Bytes = npt.NDArray[np.int8]
-    Bools = npt.NDArray[np.bool_]
-    Bools2 = npt.NDArray[np.bool_]
 
 DROP, KEEP, KEEP_REMADE, KEEP_BOTH = 0, 1, 2, 3
 

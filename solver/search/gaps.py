@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Floats, Ints
     from ..graph import Graph
     from .evaluate import Arrays
-
-    Ints = npt.NDArray[np.int64]
-    Floats = npt.NDArray[np.float64]
 
 
 class Gaps(NamedTuple):

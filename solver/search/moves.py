@@ -25,12 +25,8 @@ from .state import (
 )
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Floats, Ints
     from .evaluate import Arrays
-
-    Ints = npt.NDArray[np.int64]
-    Floats = npt.NDArray[np.float64]
 
 REACH = 24  # slots to look back for an empty one
 DEEP = 40  # recomputations of one move at most

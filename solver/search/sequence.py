@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    Ints = npt.NDArray[np.int64]
+    from ..array_types import Ints
 
 FIRST_PENALTY = 0.15
 CHUNK, CHUNKS = 20_000, 60  # moves between two looks at the clock at most, and looks at least

@@ -21,11 +21,8 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..array_types import Ints
     from .evaluate import Arrays
-
-    Ints = npt.NDArray[np.int64]
 
 RUNS = 32  # executions of one op that there is room for at least
 SPREAD = 8  # slots per op at least

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from experiments.papers.command import INTERRUPTED
 from experiments.published import __main__ as study
 from experiments.published.cases import Case, Figure, all_cases, select
 from experiments.published.measure import Row, Settings, measure
@@ -121,7 +122,7 @@ def test_ctrl_c_prints_the_rows_so_far(
         return measure(case, *rest)
 
     monkeypatch.setattr("experiments.published.__main__.measure", cut)
-    assert study.main(["--only", MONET, "--time-limit", "5"]) == study.INTERRUPTED
+    assert study.main(["--only", MONET, "--time-limit", "5"]) == INTERRUPTED
     out, err = capsys.readouterr()
     assert "2 rows" in out
     assert "interrupted: 2 of 3 rows" in err
