@@ -178,28 +178,11 @@ def check_alias(index: int, leaf: torch.Tensor, entry: Leaf, source: Source, ver
         )
 
 
-def asks_distributions(error: BaseException) -> bool:
-    """Whether it was the check of arguments in `torch.distributions` that asked for a value."""
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        inside = trace.tb_frame.f_globals.get("__name__", "").startswith("torch.distributions")
-        if inside and code.co_name in ("__init__", "_validate_sample"):
-            return True
-        trace = trace.tb_next
-    return False
-
-
 def explain(error: BaseException, names: Mapping[int, str]) -> str:
     """One line about an exception of the user's step; `names` are the paths of its modules."""
     where = error_origin(error, names)
     start = f"{where}: " if where else ""
     if export.needs_values(error):
-        if asks_distributions(error):
-            return (
-                f"{start}torch.distributions looks at values here, to see whether they are valid: "
-                "pass validate_args=False to the distribution"
-            )
         return (
             f"{start}the step needs the value of a tensor here (a branch, a size or .item()); "
             "a captured step has one path: use torch.where, fixed sizes, or move it out of the step"

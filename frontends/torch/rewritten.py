@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...solver.errors import CaptureError
+from .validity import REQUIRE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Up to here every integer has a number of the type: nothing is rounded.
 _EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8, torch.float32: 2**24, torch.float64: 2**53}
+_torch: Any = torch
+_GAUSSIAN = ("input", "target", "var")
 _RRELU = ("input", "lower", "upper", "training", "inplace")
 _CTC = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction",
         "zero_infinity")  # fmt: skip
@@ -36,9 +39,27 @@ def call(
         return _random(func, args, kwargs, origin)
     if name == "ctc_loss" and func is torch.nn.functional.ctc_loss:
         return _ctc_loss(func, args, kwargs, origin)
+    if name == "gaussian_nll_loss":
+        return _gaussian_nll_loss(func, args, kwargs, origin)
     if name == "rrelu":
         return _rrelu(func, args, kwargs)
     return func(*args, **kwargs)
+
+
+def _gaussian_nll_loss(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str
+) -> Any:
+    """The question whether a variance is negative, which raises, as an operator that raises."""
+    variance = {**dict(zip(_GAUSSIAN, args, strict=False)), **kwargs}["var"]
+    if not isinstance(variance, torch.Tensor):
+        return func(*args, **kwargs)
+    REQUIRE(torch.any(variance < 0), False, f"{origin}: var has negative entry/entries")
+    known = _torch.any
+    _torch.any = lambda *_: False
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _torch.any = known
 
 
 def _rrelu(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from torch.nn.modules import module as global_hooks
 from torch.overrides import TorchFunctionMode
 
 from ...solver.errors import CaptureError
-from . import export
+from . import export, validity
 from .faithful import gapped, refuse_inner_casts, refuse_written
 from .known import Known
 from .rewritten import call
@@ -112,6 +112,10 @@ class Watch(TorchFunctionMode):
         if answer is not None:
             return answer[0]
         caller = sys._getframe(1)
+        asker = outside_tracers(caller)
+        valid = validity.answer(name, args, asker, lambda: describe(user_frame(asker)))
+        if valid is not None:
+            return valid
         if caller.f_code.co_filename.startswith(_TRACERS):
             result = func(*args, **(kwargs or {}))
             self.known.note(func, name, args, kwargs or {}, result)  # x.to(...) of a tracer
@@ -185,6 +189,13 @@ def statistics(
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither PyTorch's nor ours."""
     while frame is not None and _internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def outside_tracers(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not of PyTorch's tracing code."""
+    while frame is not None and frame.f_code.co_filename.startswith(_TRACERS):
         frame = frame.f_back
     return frame
 

@@ -100,11 +100,6 @@ def narrow_inside(self: Any, x: torch.Tensor) -> Any:
         return F.bilinear(self.lin(x), x, self.weight.expand(2, 4, 4)).sum()
 
 
-def samples(self: Any, x: torch.Tensor) -> Any:
-    """A sample of a distribution that checks its arguments."""
-    return torch.distributions.Normal(self.lin(x), 1.0).rsample().sum()
-
-
 def swaps_module(self: Any, x: torch.Tensor) -> Any:
     """A submodule that is replaced in the forward."""
     self.act = nn.ReLU()
@@ -128,7 +123,6 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (switches_on, "switches on the gradient"),
     (registers, "registers the parameter or buffer made"),
     (swaps_module, "sets its attribute 'act'"),
-    (samples, r"Normal.*torch\.distributions looks at values here.*validate_args=False"),
     (writes_into_a_part, r"left \+= right: .* writes in place into memory with gaps"),
     (narrow_inside, "bilinear rounds inside of its kernel as autocast says"),
     (twins, "outputs 0 and 1 share memory"),
