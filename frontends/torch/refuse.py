@@ -34,6 +34,8 @@ _PURE_HOOKS = (
 )
 # set once by the libraries themselves, true whether or not the step is replayed
 _PRIVATE = ("_flat_weight", "_output_capturing_hooks_installed")
+# what a trace says about a tensor of another trace
+_STALE = "Unexpected fake"
 _CACHES = "if it only fills a cache, run the model once before capture"
 # what every module has: its hooks and registered members, which are dealt with by themselves
 _OF_MODULES = frozenset(nn.Module().__dict__)
@@ -66,6 +68,11 @@ def _refuse_module(name: str, module: nn.Module, trace_hooks: bool) -> None:
         raise CaptureError(
             f"{name} ({kind}) has a full backward hook, which would not run in a replayed step; "
             "remove it, or put a hook on its parameters"
+        )
+    if is_lazy_module(module):
+        raise CaptureError(
+            f"{name} ({kind}) has parameters without a shape as yet: run the model once before "
+            "capture"
         )
     if hasattr(module, "_orig_mod"):
         raise CaptureError(f"{name} is compiled: capture the module it was made from (_orig_mod)")
@@ -100,6 +107,12 @@ def _refuse_module(name: str, module: nn.Module, trace_hooks: bool) -> None:
                 )
 
 
+def is_lazy_module(module: nn.Module) -> bool:
+    """Whether parameters or buffers of a lazy module get their shapes in its first forward."""
+    members = (*module._parameters.values(), *module._buffers.values())
+    return any(m is not None and torch.nn.parameter.is_lazy(m) for m in members)
+
+
 def _world_size(module: nn.SyncBatchNorm) -> int:
     """Processes that a layer shares its statistics with."""
     dist = distributed()
@@ -128,10 +141,13 @@ def untouched(root: Root) -> Iterator[None]:
     generators = _generators()
     states = [(name, get(), put) for name, get, put in generators]
     changed = advice = ""
-    failed = True
+    stale: CaptureError | None = None
     try:
         yield
-        failed = False
+    except CaptureError as error:
+        if _STALE not in str(error):
+            raise
+        stale = error  # because of a tensor that the dry run has left in an attribute
     finally:
         for (name, get, put), (_, state, _) in zip(generators, states, strict=True):
             if not _same(get(), state):
@@ -148,8 +164,10 @@ def untouched(root: Root) -> Iterator[None]:
                 advice = advice or _CACHES
         changed = changed or deeper
         advice = advice or _CACHES
-    if changed and not failed:
-        raise CaptureError(f"{changed}, which a replayed step would not do; {advice}")
+    if changed:
+        raise CaptureError(f"{changed}, which a replayed step would not do; {advice}") from stale
+    if stale is not None:
+        raise stale
 
 
 def _where(name: str, module: nn.Module) -> str:

@@ -44,6 +44,13 @@ def keeps(self: Any, x: torch.Tensor) -> Any:
     return self.last.sum()
 
 
+def caches(self: Any, x: torch.Tensor) -> Any:
+    """A mask that is made when there is none of the size."""
+    if getattr(self, "mask", None) is None or len(self.mask) != len(x):
+        self.mask = torch.ones(len(x), 1).tril()
+    return (self.lin(x) * self.mask).sum()
+
+
 def seeds(self: Any, x: torch.Tensor) -> Any:
     """A forward that sets the seed."""
     torch.manual_seed(7)
@@ -114,6 +121,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda self, x: self.lin(x).sum() * self.one.sum().item(), "needs the value of a tensor"),
     (counter, "sets its attribute 'calls'"),
     (keeps, "sets its attribute 'last'"),
+    (caches, r"sets its attribute 'mask'.* run the model once"),
     (seeds, "PyTorch's generator"),
     (lambda self, x: self.lin(x).sum() * random.random(), "Python's random module"),
     (lambda self, x: self.lin(x).sum() * float(np.random.rand()), "NumPy's generator"),  # noqa: NPY002
@@ -186,6 +194,7 @@ MODULES: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: with_hook("register_forward_pre_hook"), "lin .Linear. has a forward hook"),
     (lambda: with_hook("register_full_backward_hook"), "lin .Linear. has a full backward hook"),
     (lambda: nn.Sequential(nn.Embedding(9, 4, sparse=True)), "sparse gradients"),
+    (lambda: nn.Sequential(nn.LazyLinear(4)), "0 .LazyLinear. has parameters without a shape"),
 ]
 
 
