@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from ..pytorch.rows import read as read_compiled
 from ..pytorch.show import COLUMNS as COMPILED_COLUMNS
 from ..pytorch.show import cells as compiled_cells
 from ..step_time.rows import Result as StepTime
+from ..step_time.summary import summary
 from ..step_time.table import HEAD as STEP_TIME_HEAD
 from ..step_time.table import lines
 from .cells import markdown, name_of, percent
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+WIDTH = 115  # of running text
 TITLES = {
     "gpt": "GPT, 8 layers, dropout",
     "cnn": "CNN, 8 residual blocks, batch norm",
@@ -99,7 +102,9 @@ def step_time(studies: Path) -> str | None:
     if not path.exists():
         return None
     found = msgspec.json.decode(path.read_bytes(), type=list[StepTime])
-    return markdown(STEP_TIME_HEAD, lines(found))
+    table = markdown(STEP_TIME_HEAD, lines(found))
+    below = textwrap.fill(" ".join(summary(found)), WIDTH)
+    return f"{table}\n\n{below}" if below else table
 
 
 def pytorch(studies: Path) -> str | None:

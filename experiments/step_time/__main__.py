@@ -33,6 +33,7 @@ from .models import MODELS
 from .picture import picture
 from .rows import Result
 from .study import SETTINGS, study
+from .summary import summary
 from .table import exact, table
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     found = list(results.values())
     if found:
         save(picture(found).axes[0], options.out / "step_time.svg")
-    print(encode(found).decode() if options.json else table(found))
+    print(encode(found).decode() if options.json else "\n".join([table(found), *summary(found)]))
     measured = [plan for result in found for plan in result.plans]
     return code or int(not all(exact(plan) for plan in measured))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,13 +14,15 @@ from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time,
 from .rows import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
     from .rivals import Contender
 
 SEED = 1
+BESIDE = 4  # contenders between two plain steps of a round
+PLAIN = "plain"
 
 
 class Result(NamedTuple):
@@ -74,13 +77,26 @@ class Bench:
     def ratios(
         self, contenders: Mapping[str, Contender], repeats: int
     ) -> tuple[dict[str, float], float]:
-        """Time over the plain step's for each, steps in turns; milliseconds of the plain one."""
-        steps = {"": partial(self.plain.step, self.batch)}
-        steps |= {name: partial(one.step, self.batch) for name, one in contenders.items()}
+        """Time over the plain step's for each, steps in turns; milliseconds of the plain one.
+
+        Every round has plain steps among the others, not one beside a single neighbour: each ratio
+        has their time below the line, and what ran just before a step is part of it (caches).
+        """
+        plain = partial(self.plain.step, self.batch)
+        steps: dict[str, Callable[[], None]] = {}
+        for place, (name, one) in enumerate(contenders.items()):
+            if place % BESIDE == 0:
+                steps[f"{PLAIN} {place}"] = plain
+            steps[name] = partial(one.step, self.batch)
+        steps[PLAIN] = plain
         # Processor time: other work on the machine does not count.
-        times = medians(measure_step_time(steps, repeats, clock=time.process_time_ns))
-        plain = times.pop("")
-        return {name: value / plain for name, value in times.items()}, 1e3 * plain
+        times = measure_step_time(steps, repeats, clock=time.process_time_ns)
+        rounds = zip(*(times[name] for name in steps if name not in contenders), strict=True)
+        base = [statistics.median(seconds) for seconds in rounds]
+        ratios = {
+            name: [a / b for a, b in zip(times[name], base, strict=True)] for name in contenders
+        }
+        return medians(ratios), 1e3 * statistics.median(base)
 
     def _restore(self, model: nn.Module) -> None:
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """The training steps of the study, and what a checkpoint per block would wrap in each.
 
-Every model is called with tensors and returns its loss alone; about 1,000 tokens or 40 images, so
+Every model is called with tensors and returns its loss alone; about 1,000 tokens or 32 images, so
 that activations are most of the memory and a step takes some tenths of a second on one core.
 """
 
@@ -138,9 +138,9 @@ def bert() -> Step:
 
 
 def resnet50() -> Step:
-    """ResNet-50 of half the width, 40 images of 64 x 64."""
-    model = WithLoss(resnet(RESNET[50], classes=10, width=32))
-    return model, (torch.randn(40, 3, 64, 64), torch.randint(0, 10, (40,)))
+    """ResNet-50 with 25.6 million parameters, 32 images of 64 x 64."""
+    model = WithLoss(resnet(RESNET[50]))
+    return model, (torch.randn(32, 3, 64, 64), torch.randint(0, 1000, (32,)))
 
 
 def unet() -> Step:
@@ -174,7 +174,7 @@ MODELS: dict[str, Subject] = {
     "gpt2": Subject("Hugging Face GPT-2", _seeded(gpt2), "GPT2Block"),
     "llama": Subject("Hugging Face Llama", _seeded(llama), "LlamaDecoderLayer"),
     "bert": Subject("Hugging Face BERT", _seeded(bert), "BertLayer"),
-    "resnet50": Subject("ResNet-50, half as wide", _seeded(resnet50), Bottleneck.__name__),
+    "resnet50": Subject("ResNet-50", _seeded(resnet50), Bottleneck.__name__),
     "unet": Subject("U-Net", _seeded(unet), "Sequential"),
     "lstm": Subject("LSTM, 64 steps", _seeded(lstm), Span.__name__),
     "llama32": Subject("Llama, 32 layers", _seeded(lambda: llama(32)), "LlamaDecoderLayer"),

@@ -13,7 +13,8 @@ class Outcome(msgspec.Struct, frozen=True):
     peak_bytes
         Largest number of bytes at once in loss and backward, beyond parameters, buffers and batch.
     ratio
-        Time of the step over that of plain PyTorch: medians of processor time, steps in turns.
+        Processor time of the step over that of the plain PyTorch steps of the same round, the
+        median of the rounds.
     equal
         Whether loss and gradients are those of plain PyTorch in every bit.
     error
@@ -37,9 +38,13 @@ class Planned(msgspec.Struct, frozen=True):
     outcome
         As measured.
     predicted_bytes, predicted_overhead
-        The plan's peak beyond the resident bytes, and its extra time.
+        The plan's peak beyond the resident bytes, and its extra time over a replay that recomputes
+        nothing.
     gap, seconds
         The plan's gap, None without a bound; seconds of its solve.
+    predicted_over_plain
+        The plan's extra time over plain PyTorch, told before it ran; None where whole steps could
+        not be timed.
     """
 
     outcome: Outcome
@@ -47,6 +52,7 @@ class Planned(msgspec.Struct, frozen=True):
     predicted_overhead: float
     gap: float | None
     seconds: float
+    predicted_over_plain: float | None = None
 
 
 class Rival(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (0.9, 0.7, 0.5, 0.3, 0.1)
 ROUNDS = 8  # of looking between plans that are fast enough and plans that are not
-FEW = 5  # timed steps of what is only to be chosen from
+FEW = 4  # timed steps of what is only to be chosen from
 BEYOND = 0.2  # plans that are predicted to be this much slower than every rival are not measured
 SAVED = 0.1  # of the plain peak, at least, for a budget that is shown
 
@@ -111,6 +111,7 @@ def study(
         key: Planned(
             msgspec.structs.replace(outcomes[key], ratio=ratios[key]),
             frontier.room(plan), plan.overhead, plan.gap, plan.solve_seconds,
+            plan.overhead_over_plain,
         )
         for key, plan in measured.items()
     }  # fmt: skip

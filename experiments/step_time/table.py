@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 HEAD = (
     "model", "rival", "its peak", "its time", "equal", "lowtide's time at that peak",
-    "its peak in that time", "equal",
+    "as predicted", "its peak in that time", "equal",
 )  # fmt: skip
 
 
 def table(results: Sequence[Result]) -> str:
     """All lines, aligned."""
-    head = ["model", "rival", "peak", "time", "equal", "lowtide: time", "peak", "equal"]
-    return aligned([head, *lines(results)], right=(2, 3, 5, 6))
+    head = ["model", "rival", "peak", "time", "equal", "lowtide: time", "predicted", "peak"]
+    return aligned([[*head, "equal"], *lines(results)], right=(2, 3, 5, 6, 7))
 
 
 def lines(results: Sequence[Result]) -> list[list[str]]:
@@ -30,7 +30,7 @@ def lines(results: Sequence[Result]) -> list[list[str]]:
     found = []
     for result in results:
         found.append(
-            [result.title, "plain PyTorch", megabytes(result.plain_bytes), "x1", "", "", "", ""]
+            [result.title, "plain PyTorch", megabytes(result.plain_bytes), "x1", *[""] * 5]
         )
         for rival in result.rivals:
             row = ["", label(rival), *cells(rival)]
@@ -57,9 +57,9 @@ def label(rival: Rival) -> str:
 
 
 def cells(rival: Rival) -> list[str]:
-    """Peak, time and bits of the rival; lowtide's time at its peak, and peak at its time."""
+    """Peak, time and bits of the rival; lowtide's times at its peak, and peak at its time."""
     if rival.outcome is None:
-        return ["fails", "", "", "", "", ""]
+        return ["fails", *[""] * 6]
     one, other = rival.same_peak, rival.same_time
     plans = [plan for plan in (one, other) if plan is not None]
     return [
@@ -67,9 +67,16 @@ def cells(rival: Rival) -> list[str]:
         f"x{rival.outcome.ratio:.2f}",
         bits(rival.outcome),
         "cannot" if one is None else f"x{one.outcome.ratio:.2f}",
+        predicted(one),
         "none" if other is None else megabytes(other.outcome.peak_bytes),
         "" if not plans else "yes" if all(exact(plan) for plan in plans) else "NO",
     ]
+
+
+def predicted(plan: Planned | None) -> str:
+    """Its time as it was told before it ran; empty if it was not."""
+    over = None if plan is None else plan.predicted_over_plain
+    return "" if over is None else f"x{1.0 + over:.2f}"
 
 
 def exact(plan: Planned) -> bool:

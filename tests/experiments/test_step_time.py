@@ -13,11 +13,13 @@ from experiments.demo.models import Gpt
 from experiments.readme.blocks import step_time
 from experiments.step_time import __main__ as command
 from experiments.step_time.between import aim
-from experiments.step_time.measure import distance
+from experiments.step_time.measure import BESIDE, Bench, distance
 from experiments.step_time.models import MODELS, Subject
 from experiments.step_time.plans import Frontier
+from experiments.step_time.rivals import Contender
 from experiments.step_time.rows import Outcome, Planned, Result, Rival
 from experiments.step_time.study import ROUNDS, study
+from experiments.step_time.summary import ahead, summary
 from experiments.step_time.table import exact, lines
 from lowtide.frontends.chains import linear_chain
 
@@ -35,20 +37,20 @@ def tiny() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 TINY = Subject("tiny", tiny, "Block")
 
 
-def planned(peak: int, ratio: float) -> Planned:
-    """A plan that replays as predicted."""
-    return Planned(Outcome(peak, ratio, True, 0.0, True), peak, 0.1, 0.0, 1.0)
+def planned(peak: int, ratio: float, over_plain: float | None = None) -> Planned:
+    """A plan that replays with the predicted peak."""
+    return Planned(Outcome(peak, ratio, True, 0.0, True), peak, 0.1, 0.0, 1.0, over_plain)
 
 
 def result(name: str) -> Result:
     """One model with a rival of each fate."""
     worse = Outcome(20_000_000, 1.5, False, 0.25, True)
     rivals = [
-        Rival("block", None, worse, "", planned(20_000_000, 1.2), planned(15_000_000, 1.4)),
+        Rival("block", None, worse, "", planned(20_000_000, 1.2, 0.25), planned(15_000_000, 1.4)),
         Rival("selective", None, None, "no such operator"),
         Rival("budget", 0.7, Outcome(9, 0.9, True, 0.0, False)),
     ]
-    plans = [planned(15_000_000, 1.4), planned(20_000_000, 1.2)]
+    plans = [planned(15_000_000, 1.4), planned(20_000_000, 1.2, 0.25)]
     unplanned = planned(100_000_000, 1.0)
     budgets = [rivals[2], Rival("budget", 0.3, worse)]
     return Result(name, name, 9, 100_000_000, 5.0, unplanned, rivals, budgets, plans)
@@ -126,6 +128,33 @@ def test_models_have_blocks() -> None:
     assert counts == {"gpt": 12, "gpt_dropout": 12, "resnet50": 16, "unet": 9, "lstm": 1}
 
 
+def test_plain_steps_are_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ratios are of one round each: neither a slowing machine nor one odd plain step moves them."""
+    order: list[str] = []
+
+    def fake(steps: dict[str, Any], repeats: int, **_: Any) -> dict[str, list[float]]:
+        order.extend(steps)
+        plain = [name for name in steps if not name.startswith("c")]
+        times = {name: [1.5 * 2.0**turn for turn in range(repeats)] for name in steps}
+        times |= {name: [2.0**turn for turn in range(repeats)] for name in plain}
+        times[plain[0]] = [100.0] * repeats
+        return times
+
+    model = torch.nn.Linear(2, 1)
+    contender = Contender(model, lambda x: model(x).sum())
+    bench = Bench(contender, (torch.ones(3, 2),))
+    monkeypatch.setattr("experiments.step_time.measure.measure_step_time", fake)
+    names = [f"c{number}" for number in range(9)]
+    ratios, milliseconds = bench.ratios(dict.fromkeys(names, contender), 5)
+    assert ratios == dict.fromkeys(names, 1.5)
+    assert milliseconds == 4000.0
+    assert [name for name in order if name in names] == names
+    assert not order[0].startswith("c")
+    assert not order[-1].startswith("c")
+    longest = max(len(list(run)) for c, run in itertools.groupby(order, lambda n: n[0] == "c") if c)
+    assert longest == BESIDE
+
+
 def test_distance_is_relative() -> None:
     """A missing gradient is no distance; the scale is the largest value."""
     a, b = torch.tensor([4.0, 0.0]), torch.tensor([4.0, 1.0])
@@ -136,21 +165,49 @@ def test_distance_is_relative() -> None:
 def test_lines_of_every_fate(tmp_path: Path) -> None:
     """What fails, what is impossible and what differs is said; the README has the same cells."""
     rows = lines([result("gpt")])
-    assert rows[1][2:] == ["20.0 MB", "x1.50", "no, by 0.2", "x1.20", "15.0 MB", "yes"]
-    assert rows[2][2:] == ["fails", "", "", "", "", ""]
+    assert rows[1][2:] == ["20.0 MB", "x1.50", "no, by 0.2", "x1.20", "x1.25", "15.0 MB", "yes"]
+    assert rows[2][2:] == ["fails", "", "", "", "", "", ""]
     assert rows[3][1:] == [
         "memory budget 0.7",
         "0.0 MB",
         "x0.90",
         "not buffers; at 0.3 no",
         "cannot",
+        "",
         "none",
         "",
     ]
     assert step_time(tmp_path) is None
     (tmp_path / "step_time").mkdir()
     (tmp_path / "step_time" / "results.json").write_bytes(msgspec.json.encode([result("gpt")]))
-    assert " | ".join(rows[1]) in (step_time(tmp_path) or "")
+    block = step_time(tmp_path) or ""
+    assert " | ".join(rows[1]) in block
+    assert " ".join(block.split()).endswith(f"| {' '.join(summary([result('gpt')]))}")
+
+
+def test_the_summary_counts_what_the_rows_say() -> None:
+    """Lost comparisons are named; distances are of those plans whose time over plain was told."""
+    one = result("gpt")
+    assert summary([one]) == [
+        "Faster at the rival's peak and smaller in its time in 1 of 2 comparisons (not: gpt: "
+        "budget).",
+        "A replay without recomputation takes x1.00 to x1.00 of plain PyTorch's time.",
+        "Predicted and measured time over plain PyTorch's differ for the plans at the rivals' "
+        "peaks by 5.0 points in the median, 5.0 at most, 0 of 1 within 3; for all measured plans "
+        "by 5.0 points in the median, 5.0 at most, 0 of 1 within 3.",
+    ]
+    untold = msgspec.structs.replace(one, plans=one.plans[:1], rivals=one.rivals[1:])
+    assert len(summary([untold])) == 2
+    assert summary([msgspec.structs.replace(one, rivals=[])]) == []
+
+
+def test_a_tie_is_not_ahead() -> None:
+    """Both are needed: less time at the same peak, and a smaller peak in the same time."""
+    outcome = Outcome(20, 1.5, True, 0.0, True)
+    assert ahead(Rival("block", None, outcome, "", planned(20, 1.4), planned(19, 1.5)))
+    assert not ahead(Rival("block", None, outcome, "", planned(20, 1.5), planned(19, 1.5)))
+    assert not ahead(Rival("block", None, outcome, "", planned(20, 1.4), planned(20, 1.4)))
+    assert not ahead(Rival("block", None, outcome, "", planned(20, 1.4), None))
 
 
 def test_models_of_other_runs_stay(
