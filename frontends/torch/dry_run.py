@@ -15,7 +15,7 @@ from ...solver.errors import CaptureError, a_type
 from . import export
 from .communication import no_collectives
 from .output import flatten_output, holds_tensors
-from .outside.reads import Recorder
+from .outside.recorder import Recorder
 from .sources import Source, make_fake, shown
 from .step import Leaf, Plan, Step
 from .watch import error_origin
