@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .runtime.capture import capture as capture
     from .runtime.compile.backend import backend as backend
     from .runtime.compile.partitioner import partitioner as partitioner
+    from .runtime.measure.time_plans import time_plans as time_plans
     from .runtime.parity.verify import verify as verify
     from .runtime.plans.fit import fit as fit
     from .runtime.replay import replay as replay
@@ -55,6 +56,7 @@ else:
         "partitioner": ".runtime.compile.partitioner",
         "fit": ".runtime.plans.fit",
         "keep_freed_memory": ".frontends.torch.costs.heap",
+        "time_plans": ".runtime.measure.time_plans",
         "replay": ".runtime.replay",
         "fit_trainer": ".runtime.trainer",
         "verify": ".runtime.parity.verify",

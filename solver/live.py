@@ -13,6 +13,7 @@ from .progress import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.console import Console
     from rich.text import Text
 
     from .progress import Event
@@ -23,11 +24,18 @@ TICK = 0.25  # seconds between looks at the clock
 
 
 class LiveProgress:
-    """A line that is redrawn several times a second: the seconds since it began, and a text."""
+    """A line that is redrawn several times a second: the seconds since it began, and a text.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    console
+        Where the line is; None: nowhere.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
         self._text = ""
         self._start = time.monotonic()
+        self._console = console
 
     def say(self, text: str) -> None:
         """Show `text` at the next redraw."""
@@ -36,6 +44,11 @@ class LiveProgress:
     def update(self, event: Event) -> None:
         """Show what a solve has found."""
         self.say(describe(event))
+
+    def print(self, text: str) -> None:
+        """A line of its own, which stays, above the one that is redrawn."""
+        if self._console is not None:
+            self._console.print(text, soft_wrap=True)
 
     def __rich__(self) -> Text:
         from rich.text import Text
@@ -112,8 +125,8 @@ def live_line(*, wanted: bool = True) -> Iterator[LiveProgress | None]:
     from rich.console import Console
     from rich.live import Live
 
-    progress = LiveProgress()
     console = Console(stderr=True, markup=False, highlight=False)
+    progress = LiveProgress(console)
     with Live(
         progress, console=console, refresh_per_second=8, transient=True, redirect_stdout=False
     ):

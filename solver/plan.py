@@ -129,6 +129,42 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
         return f"{format_more(self.overhead)} than without recomputation"
 
     @property
+    def measured_step_ns(self) -> int | None:
+        """Measured time of the plan's own steps, on the scale of `step_ns`; None if not timed.
+
+        See `lowtide.time_plans`. `step_ns` goes by it, too: the same, but for noise.
+        """
+        return None if self.calibration is None else self.calibration.measured_ns(self.steps)
+
+    @property
+    def measured_overhead(self) -> float | None:
+        """`overhead` by the plan's own measured steps; None if they were not timed."""
+        step = self.measured_step_ns
+        return None if step is None else step / self.base_step_ns - 1.0
+
+    @property
+    def measured_over_plain(self) -> float | None:
+        """`overhead_over_plain` by the plan's own measured steps; None if not timed."""
+        step, calibration = self.measured_step_ns, self.calibration
+        if step is None or calibration is None or calibration.plain_ns <= 0:
+            return None
+        return step / calibration.plain_ns - 1.0
+
+    @property
+    def summary(self) -> str:
+        """What the plan takes and costs, in words: predicted, measured, and at best."""
+        extra = self.measured_over_plain
+        extra = self.measured_overhead if extra is None else extra
+        told = "" if extra is None else f" (measured {format_more(extra)})"
+        known = "no bound is known"
+        if self.gap is not None:
+            known = f"the bound is {format_percent(self.gap)} of it below"
+        return (
+            f"peak {format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)}; a step is "
+            f"predicted to take {self.expected}{told}; {known}"
+        )
+
+    @property
     def step_ns(self) -> int:
         """Predicted time of a step."""
         return step_ns(self.time_ns, self.calibration)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import lowtide
 from lowtide.frontends.torch.batches import split_batch
 from lowtide.frontends.torch.costs.bench import cpu_clock
-from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.meter import extra_time, measure_peak, measure_step_time
 from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.measure.calibrate import calibrate
 
@@ -41,9 +41,13 @@ class Row:
     predicted_percent, bound_percent
         Overhead of the plan, and its lower bound.
     over_plain_percent
-        Predicted extra time over a step of plain PyTorch.
+        Predicted extra time over a step of plain PyTorch, before any step of the plan was run.
+    timed_percent
+        The same once the plans of the table were timed (`lowtide.time_plans`): no prediction from
+        other plans, but of steps in another module and at another time.
     measured_percent
-        Measured extra time over a step of plain PyTorch: medians of processor time, in turns.
+        Measured extra time over a step of plain PyTorch, in modules of their own: the median over
+        rounds, in processor time.
     scheduled_percent
         The same over a replay without recomputation, which `predicted_percent` speaks of.
     gap_percent, solve_seconds, status
@@ -63,6 +67,7 @@ class Row:
     predicted_percent: float
     bound_percent: float
     over_plain_percent: float
+    timed_percent: float
     measured_percent: float
     scheduled_percent: float
     gap_percent: float
@@ -82,8 +87,10 @@ def study(
     base = lowtide.solve(graph, "max")
     curve = lowtide.sweep(graph, BUDGETS, time_limit=time_limit, gap=gap)
     unplanned = lowtide.replay(captured, base)
-    for plan in (row.plan for row in reversed(curve.rows)):
-        assert plan is not None, "the smallest of the budgets was found with a plan"
+    plans = [row.plan for row in reversed(curve.rows) if row.plan is not None]
+    assert len(plans) == BUDGETS, "the smallest of the budgets was found with a plan"
+    _, timed = lowtide.time_plans(captured, case.batch(0), plans)
+    for plan, same in zip(plans, timed, strict=True):
         lowtide.check(graph, plan)
         module = lowtide.replay(captured, plan)
         batches = [case.batch(seed) for seed in range(3)]
@@ -100,8 +107,9 @@ def study(
             predicted_percent=100 * plan.overhead,
             bound_percent=100 * (plan.overhead_bound or 0.0),
             over_plain_percent=100 * (plan.overhead_over_plain or 0.0),
-            measured_percent=100 * (seconds["replayed"] / seconds["plain"] - 1),
-            scheduled_percent=100 * (seconds["replayed"] / seconds["unplanned"] - 1),
+            timed_percent=100 * (same.overhead_over_plain or 0.0),
+            measured_percent=100 * extra_time(seconds["replayed"], seconds["plain"]),
+            scheduled_percent=100 * extra_time(seconds["replayed"], seconds["unplanned"]),
             gap_percent=100 * (plan.gap or 0.0),
             solve_seconds=plan.solve_seconds,
             status=plan.status.value,
@@ -146,12 +154,14 @@ def peak(module: nn.Module, batch: Any) -> int:
     return measure_peak(step).peak_bytes
 
 
-def times(case: Case, module: nn.Module, unplanned: nn.Module, repeats: int) -> dict[str, float]:
-    """Median seconds of plain, replayed and unplanned steps, in turns."""
+def times(
+    case: Case, module: nn.Module, unplanned: nn.Module, repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of plain, replayed and unplanned steps, in turns."""
     batch = case.batch(0)
     steps = {
         "plain": step_of(copy.deepcopy(case.model), batch, case.loss_fn),
         "replayed": step_of(copy.deepcopy(module), batch),
         "unplanned": step_of(copy.deepcopy(unplanned), batch),
     }
-    return medians(measure_step_time(steps, repeats, warmup=3, clock=cpu_clock()))
+    return measure_step_time(steps, repeats, warmup=3, settle=True, clock=cpu_clock())

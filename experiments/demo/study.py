@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import lowtide
-from lowtide.frontends.torch.costs.meter import measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.meter import extra_time, measure_peak, measure_step_time
 from lowtide.solver.baselines import BASELINES
 from lowtide.solver.comparison import INFEASIBLE, Row
 from lowtide.solver.units import format_bytes
@@ -31,7 +31,7 @@ class Measured:
     peak_bytes
         Measured peak of the step, resident bytes included; None without a plan.
     overhead
-        Measured (time - plain time) / plain time, medians of alternating steps.
+        Measured (time - plain time) / plain time, the median over pairs of alternating steps.
     equal
         Loss, gradients, buffers, parameters and random state bit-equal to plain PyTorch.
     """
@@ -99,12 +99,10 @@ def _measure(
     model.zero_grad(set_to_none=True)
     # Processor time: both run on one thread, and other work on the machine does not count.
     seconds = measure_step_time(
-        {"plain": plain, "replay": replayed}, repeats, clock=time.process_time_ns
+        {"plain": plain, "replay": replayed}, repeats, settle=True, clock=time.process_time_ns
     )
-    times = medians(seconds)
-    return Measured(
-        row, plan.resident_bytes + peak, times["replay"] / times["plain"] - 1.0, checked.ok
-    )
+    extra = extra_time(seconds["replay"], seconds["plain"])
+    return Measured(row, plan.resident_bytes + peak, extra, checked.ok)
 
 
 def over_plain(plan: Plan) -> tuple[float, float | None]:

@@ -11,6 +11,7 @@ import torch
 import lowtide
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.costs.bench import cpu_clock
+from lowtide.frontends.torch.costs.meter import measure_step_time
 from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.measure.calibrate import calibrate
 from lowtide.solver.errors import InfeasibleError, NoPlanError
@@ -96,21 +97,15 @@ def _ratios(
     one: nn.Module, other: nn.Module, batch: tuple[torch.Tensor, ...], pairs: int
 ) -> list[float]:
     """Time of a step of `other` over one of `one`, for pairs of neighbouring steps."""
-    clock = cpu_clock()
 
-    def timed(module: nn.Module) -> int:
-        start = clock()
-        module(*batch).backward()
-        took = clock() - start
-        for parameter in module.parameters():
-            parameter.grad = None
-        return took
+    def step_of(module: nn.Module) -> Callable[[], None]:
+        def step() -> None:
+            for parameter in module.parameters():
+                parameter.grad = None
+            module(*batch).backward()
 
-    for module in (one, other):
-        timed(module)
-    found = []
-    for turn in range(pairs):
-        order: Sequence[nn.Module] = (one, other) if turn % 2 else (other, one)
-        took = {module: timed(module) for module in order}
-        found.append(took[other] / took[one])
-    return found
+        return step
+
+    steps = {"one": step_of(one), "other": step_of(other)}
+    seconds = measure_step_time(steps, pairs, settle=True, clock=cpu_clock())
+    return [b / a for a, b in zip(seconds["one"], seconds["other"], strict=True)]

@@ -110,7 +110,8 @@ def train(
     calls: dict[str, Callable[[], Any]] = {"replayed": _cleared(replayed, parameters)}
     if plain_peak is not None:
         calls["plain"] = _cleared(plain, parameters)
-    times = medians(measure_step_time(calls, min(TIMED_ROUNDS, steps), device=captured.device))
+    rounds = min(TIMED_ROUNDS, steps)
+    times = medians(measure_step_time(calls, rounds, settle=True, device=captured.device))
     return Measured(
         tuple(losses),
         resident + peak,

@@ -19,12 +19,12 @@ from torch.utils import _pytree as pytree
 
 from ...frontends.torch.batches import split_batch
 from ...frontends.torch.costs.bench import available_bytes, cpu_clock
-from ...frontends.torch.costs.meter import measure_step_time
 from ...frontends.torch.costs.synthetic import is_real
 from ...frontends.torch.deliveries import is_accumulating
 from ...frontends.torch.generators import random_states, set_random_states
 from ...frontends.torch.processes import is_sharded
 from ...solver.assemble import Origin, assemble
+from ...solver.calibration import digest_of
 from ...solver.control import Control
 from ...solver.errors import InputError, LowtideError
 from ...solver.smallest import smallest_found
@@ -33,7 +33,8 @@ from ..parity.verify import scalar_loss
 from ..parity.verify_measure import copy_batch
 from ..replay import replay
 from .calibration_cache import known, remember
-from .step_times import NoisyError, calibration_of
+from .rounds import Contender, run_rounds
+from .step_times import NoisyError
 from .twins import KeptApart, changed_by, refusal, shared
 
 if TYPE_CHECKING:
@@ -55,19 +56,25 @@ _log = logging.getLogger(__name__)
 SHARES = (0.6, 0.35, 0.15, 0.05)
 _SEARCH_S = 1.0  # for the smallest budget, and for each plan
 _STEPS_S = 6.0
-_ROUNDS = (7, 40)
+_MORE_S, _EACH_S = 1.0, 1.0  # where only plans are timed that somebody asked for; for each of them
 _ROOM = 0.8  # part of the free memory that copy and step may take
 
 
 def calibrate(
-    captured: Captured, batch: Any, *, plain: bool = True, cache: bool = True
+    captured: Captured,
+    batch: Any,
+    plans: Sequence[Plan] = (),
+    *,
+    plain: bool = True,
+    cache: bool = True,
 ) -> Captured:
     """The same step with measured times of whole steps (`Graph.calibration`).
 
     Takes some seconds: plans for five budgets are made and run in turns. Where steps cannot be
     run here (too little memory for a step without recomputation beside a copy of the model, a
     sharded model, inputs without data), or a busy machine makes their times say nothing, one line
-    in the log says why and the step comes back as it is: its predictions are then sums of op times.
+    in the log says why and the step comes back as it is: its predictions are then sums of op times,
+    or go by what was known before.
 
     Parameters
     ----------
@@ -75,33 +82,44 @@ def calibrate(
         A step with measured op times.
     batch
         The batch it was captured with.
+    plans
+        Plans of the step whose own steps are timed as well, if they were not yet.
     plain
         Also time the step of plain PyTorch, which calls the model's own code.
     cache
         Reuse and store results in the user's cache folder (`LOWTIDE_CACHE_DIR`).
     """
     graph, device = captured.graph, captured.device
-    found = known(graph, device, plain=plain) if cache else None
-    if found is None:
-        reason = _obstacle(captured, batch)
-        if reason:
-            _log.info("overheads are told by sums of op times: %s", reason)
-            return captured
+    before = (known(graph, device, plain=plain) if cache else None) or graph.calibration
+    found, wanted = before, _untimed(plans, before)
+    if before is None or wanted:
+        reason, level = _obstacle(captured, batch), logging.INFO
         states = random_states()
         try:
-            with torch.inference_mode(False), torch.enable_grad():
-                found = _measured(captured, batch, plain)
+            if not reason:
+                with torch.inference_mode(False), torch.enable_grad():
+                    found = _measured(captured, batch, wanted, before, plain)
         except Exception as error:
             # Models that cannot be copied, batches that cannot be run twice: plans stay valid.
-            text = str(error).strip().splitlines() or [type(error).__name__]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             level = logging.WARNING if isinstance(error, NoisyError) else logging.INFO
-            _log.log(level, "overheads are told by sums of op times: %s", text[0])
-            return captured
         finally:
             set_random_states(states)
-        if cache:
+        if reason:
+            told = "sums of op times" if before is None else "steps of other plans"
+            _log.log(level, "overheads are told by %s: %s", told, reason)
+        elif cache and found is not None:
             remember(graph, device, found)
+    if found is None:
+        return captured
     return captured.calibrated(msgspec.structs.replace(found, plain_ns=found.plain_ns or -1))
+
+
+def _untimed(plans: Sequence[Plan], known: Calibration | None) -> list[Plan]:
+    """Those that compute something again and whose own steps were not timed, each once."""
+    found = {digest_of(plan.steps): plan for plan in plans if plan.time_ns > plan.base_time_ns}
+    timed = {one.plan for one in known.timed} if known is not None else set()
+    return [plan for digest, plan in found.items() if digest not in timed]
 
 
 def _obstacle(captured: Captured, batch: Any) -> str:
@@ -120,7 +138,10 @@ def _obstacle(captured: Captured, batch: Any) -> str:
     return ""
 
 
-def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
+def _measured(
+    captured: Captured, batch: Any, wanted: Sequence[Plan], before: Calibration | None, plain: bool
+) -> Calibration:
+    """What is known before, and the plans that are wanted; all about the step if nothing is."""
     keep_all = _solved(captured.graph, "max")
     # One copy of the model for all of them; its parameters' gradients are dropped with it.
     original = replay(captured, keep_all)
@@ -128,44 +149,33 @@ def _measured(captured: Captured, batch: Any, plain: bool) -> Calibration:
     theirs, step = changed_by(original, batch), twin.captured
     for found in shared(theirs, changed_by(twin, own)):
         raise refusal(found.name)
-    plans = [keep_all, *_tight_plans(captured.graph)]
     keep = is_accumulating(captured.graph)
-    calls = {
-        str(place): _step(replay(step, plan), own, keep=keep) for place, plan in enumerate(plans)
-    }
-    # Everything is told against the first: two modules of it, because where the memory of one
-    # happens to lie makes up to some percent.
-    calls["again"] = _step(replay(step, plans[0]), own, keep=keep)
-    if plain:
+
+    def run(plan: Plan) -> Callable[[], Any]:
+        return _step(replay(step, plan), own, keep=keep)
+
+    tight = _tight_plans(captured.graph) if before is None else []
+    contenders = [Contender(run(plan), plan.time_ns) for plan in tight]
+    contenders += [Contender(run(plan), plan.time_ns, digest_of(plan.steps)) for plan in wanted]
+    theirs_too = None
+    if plain and (before is None or before.plain_ns > 0):
         call = _step(twin, own, keep=keep, call=step.call)
         reason = _entangled(step, call, theirs)
         if reason:
             _log.info("the step of plain PyTorch is not timed: %s", reason)
         else:
-            calls["plain"] = call
-    clock = cpu_clock()
-    first = measure_step_time(calls, 1, warmup=2, device=captured.device, clock=clock)
-    rounds = int(_STEPS_S / max(1e-9, sum(seconds[0] for seconds in first.values())))
-    rounds = min(max(rounds, _ROUNDS[0]), _ROUNDS[1])
-    op_ns = [plan.time_ns for plan in plans]
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for last in (False, True):
-        more = measure_step_time(calls, rounds, warmup=0, device=captured.device, clock=clock)
-        for name, values in more.items():
-            seconds[name] += values
-        both = [(a + b) / 2 for a, b in zip(seconds["0"], seconds["again"], strict=True)]
-        try:
-            timed = calibration_of(
-                op_ns, [seconds[str(place)] for place in range(len(plans))], both,
-                seconds.get("plain"),
-            )  # fmt: skip
-        except NoisyError:
-            if last:
-                raise
-            rounds *= 2
-        else:
-            break
-    if "plain" in calls or not plain:
+            theirs_too = call
+    timed = run_rounds(
+        keep_all.time_ns,
+        (run(keep_all), run(keep_all)),
+        contenders,
+        theirs_too,
+        before,
+        seconds=(_STEPS_S if before is None else _MORE_S) + _EACH_S * len(wanted),
+        device=captured.device,
+        clock=cpu_clock(),
+    )
+    if theirs_too is not None or not plain or before is not None:
         return timed
     return msgspec.structs.replace(timed, plain_ns=0)  # it cannot be timed: not to be tried again
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ...solver.graph import Graph
 
-VERSION = 2
+VERSION = 3
 MAX_ENTRIES = 1000
 
 

@@ -54,7 +54,7 @@ def measure_largest(
         return run
 
     fns = {"plain": timed(plain), "replayed": timed(replayed)}
-    middle = medians(measure_step_time(fns, repeats, device=plain.device))
+    middle = medians(measure_step_time(fns, repeats, settle=True, device=plain.device))
     return Measured(
         step=largest,
         steps=len(batches),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from ..distributed.ranks import Group
     from ..module import ReplayModule
     from .shapes import OnNewShape
+
+_log = logging.getLogger(__name__)
 
 
 @checked_arguments
@@ -94,8 +97,8 @@ def fit(
         later ones find gradients in memory. False: every step begins without gradients.
     times
         Where op times come from: a roofline model, or runs of every op (`measured`). `calibrated`
-        also runs whole steps, on a copy of the model, and tells overheads by them; calls that are
-        first seen later do without.
+        also runs whole steps, of the plan too, on a copy of the model, and tells overheads by
+        them; calls that are first seen later do without.
     time_limit
         Seconds for the solver, for each plan. Ctrl-C ends a solve, too; one line in the log then
         tells of the best plan so far, with which all goes on.
@@ -107,7 +110,8 @@ def fit(
         there is one. None: this process plans by itself. Kinds of calls that are first seen later
         are planned by each process alone.
     quiet
-        True: no line on stderr says what goes on, as one does if stderr is a terminal.
+        True: no lines on stderr say what goes on, and at last what the plan takes and costs, as
+        they do if stderr is a terminal. The last is in the log, too (level INFO).
 
     Raises
     ------
@@ -159,12 +163,20 @@ def fit(
         wanted = times == "calibrated" and plan.stopped_by is not Stop.INTERRUPTED
         if wanted and plan.time_ns > plan.base_time_ns:
             say("timing whole steps under a few plans")
-            captured = calibrate(captured, example, plain=False)
+            captured = calibrate(captured, example, [plan], plain=False)
             plan = msgspec.structs.replace(plan, calibration=captured.graph.calibration)
         return captured, plan
 
     def planned(example: Any, budget: str | int) -> tuple[Captured, Plan]:
-        return plan_together(lambda: start(example), lambda c: finish(c, example, budget), group)
+        made = plan_together(lambda: start(example), lambda c: finish(c, example, budget), group)
+        if is_first():
+            _log.info("planned %s: %s", made[1].graph_name, made[1].summary)
+        leave(made[1])
+        return made
+
+    def leave(plan: Plan) -> None:
+        if live is not None:
+            live.print(f"{plan.graph_name}: {plan.summary}")
 
     def say(text: str) -> None:
         if live is not None:
@@ -186,5 +198,8 @@ def fit(
                 plans.others.insert(0, Planned.of(*made, exact=True))
             else:
                 say(f"planning another kind of call: {number} of {len(shapes)}")
+                count = len(plans.others)
                 module.prepare(further)
+                if len(plans.others) > count:
+                    leave(plans.others[0].plan)
     return module

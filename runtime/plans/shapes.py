@@ -220,8 +220,8 @@ class Shapes:
         source = "from the cache, " if cached else ""
         _log.log(
             logging.INFO if ahead else logging.WARNING,
-            "new call: %s. Planned in %.1f s (%splan %d); %s",
-            words, seconds, source, len(self.others) + 1, _AHEAD,
+            "new call: %s. Planned in %.1f s (%splan %d): %s. %s",
+            words, seconds, source, len(self.others) + 1, plan.summary, _AHEAD.capitalize(),
         )  # fmt: skip
         if len(self.others) > settings.max_plans:
             self.others.pop()

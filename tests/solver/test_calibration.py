@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide.report.report import _facts
 from lowtide.report.scale import Scale
-from lowtide.solver.calibration import Calibration
+from lowtide.solver.calibration import Calibration, Timed, digest_of
 from lowtide.solver.errors import CheckError, InputError
 from lowtide.solver.progress import describe
 from lowtide.solver.schedule import Schedule
@@ -62,6 +62,36 @@ def test_rising_measurements_stay_as_they_are() -> None:
     """Only times that fall are pooled."""
     found = Calibration.of([(30, 9.0), (10, 4.0), (20, 7.0), (40, 8.0), (50, 20.0)], 3.0)
     assert found == Calibration(((10, 4), (20, 7), (30, 8), (40, 8), (50, 20)), 3)
+
+
+def _with(*timed: tuple[int, int]) -> Calibration:
+    plans = tuple(Timed(str(n), ops, step, step) for n, (ops, step) in enumerate(timed))
+    return msgspec.structs.replace(CURVE, timed=plans)
+
+
+def test_the_line_goes_through_plans_that_were_timed() -> None:
+    """Points of other plans beside them give way where they would make it fall."""
+    found = _with((150, 170), (300, 180))
+    assert found.line == ((100, 50), (150, 170), (200, 170), (300, 180), (400, 250))
+    assert _with((250, 260)).line == ((100, 50), (200, 150), (250, 260), (400, 260))
+    assert _with((200, 140)).line == ((100, 50), (200, 140), (400, 250))
+
+
+def test_timed_plans_that_contradict_each_other() -> None:
+    """More op time in less time: the mean of both; the same op time twice: the mean as well."""
+    assert _with((250, 210), (260, 200)).line[2:4] == ((250, 205), (260, 205))
+    assert _with((250, 210), (250, 200)).step_ns(250) == 205
+    # No plan is faster than the one that computes nothing again, or told to be as its sum says.
+    assert _with((150, 40), (100, 70)).line[:2] == ((100, 50), (150, 50))
+
+
+@given(st.lists(st.tuples(st.integers(50, 600), st.integers(1, 600)), max_size=8))
+def test_timed_plans_never_make_it_fall(timed: list[tuple[int, int]]) -> None:
+    """A bound stays a bound, whatever was measured."""
+    found = _with(*timed)
+    assert found.line[0] == CURVE.points[0]
+    times = [found.step_ns(total) for total in range(50, 700)]
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("points", [(), ((1, 0),), ((2, 5), (2, 6)), ((1, 5), (2, 4)), ((-1, 5),)])
@@ -156,6 +186,31 @@ def test_overhead_bound_and_gap_agree() -> None:
     assert plan.step_bound_ns == 4 * base
     facts = dict(_facts(graph, plan, Scale.of(graph)))
     assert facts["Lower bound on the step time"].startswith(Scale.of(graph).time(4 * base))
+
+
+def test_a_plan_that_was_timed_says_so() -> None:
+    """Predicted and measured stay apart; another plan has no measured time."""
+    graph, plan = _calibrated()
+    calibration = graph.calibration
+    assert calibration is not None
+    assert plan.measured_overhead is None
+    assert "measured" not in plan.summary
+    own = Timed(
+        digest_of(plan.steps),
+        plan.time_ns,
+        9 * plan.base_time_ns // 2,
+        33 * plan.base_time_ns // 8,
+    )
+    calibration = msgspec.structs.replace(calibration, timed=(own,))
+    graph = msgspec.structs.replace(graph, calibration=calibration)
+    timed = msgspec.structs.replace(plan, calibration=calibration)
+    lowtide.check(graph, timed)
+    assert timed.overhead == pytest.approx(0.125)
+    assert timed.measured_overhead == pytest.approx(0.03125)
+    assert timed.measured_over_plain == pytest.approx(1.0625)
+    assert "125.000% more than plain PyTorch (measured 106.250% more)" in timed.summary
+    other = msgspec.structs.replace(timed, steps=timed.steps[:-1])
+    assert other.measured_step_ns is None
 
 
 def test_another_calibration_is_found_out() -> None:

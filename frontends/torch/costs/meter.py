@@ -23,9 +23,11 @@ import torch
 from ....solver.errors import InputError, LowtideError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _Result = TypeVar("_Result")
+
+_SETTLED_S = 0.05  # the caches of a processor are filled in a few milliseconds
 
 _autograd: Any = torch.autograd  # the recorders are private: no stubs
 
@@ -93,6 +95,7 @@ def measure_step_time(
     repeats: int = 5,
     *,
     warmup: int = 1,
+    settle: bool = False,
     device: torch.device | str | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, list[float]]:
@@ -105,6 +108,10 @@ def measure_step_time(
         one further, so that none always follows the same other, or itself.
     repeats, warmup
         Timed rounds, and untimed rounds before them.
+    settle
+        Run each call once more right before it is timed, as steps of a training follow each other:
+        what other calls left in the caches makes some percent of a step of a few milliseconds, the
+        more the more calls take turns. Calls of 50 ms and more go without.
     device
         On a CUDA device its own events are the clock.
     clock
@@ -117,16 +124,25 @@ def measure_step_time(
     """
     where = torch.device("cpu" if device is None else device)
     timed = partial(_timed_cuda, where) if where.type == "cuda" else partial(_timed, clock)
+    took = dict.fromkeys(fns, 0.0)
     for _ in range(warmup):
-        for fn in fns.values():
-            timed(fn)
+        for name, fn in fns.items():
+            took[name] = timed(fn)
     seconds: dict[str, list[float]] = {name: [] for name in fns}
     for turn in range(repeats):
         names = list(fns) if turn % 2 == 0 else list(fns)[::-1]
         first = turn // 2 % max(1, len(names))
         for name in (*names[first:], *names[:first]):
-            seconds[name].append(timed(fns[name]))
+            if settle and took[name] < _SETTLED_S:
+                fns[name]()
+            took[name] = timed(fns[name])
+            seconds[name].append(took[name])
     return seconds
+
+
+def extra_time(seconds: Sequence[float], base: Sequence[float]) -> float:
+    """(time - base) / base: the median over rounds, in which a clock that drifts cancels out."""
+    return statistics.median(a / b for a, b in zip(seconds, base, strict=True)) - 1.0
 
 
 def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:

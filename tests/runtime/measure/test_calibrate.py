@@ -15,9 +15,11 @@ from lowtide import Captured
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.generators import random_states
 from lowtide.runtime.measure import calibrate as module
-from lowtide.runtime.measure import step_times
+from lowtide.runtime.measure import rounds, step_times
 from lowtide.runtime.measure.calibrate import calibrate
-from lowtide.solver.errors import NoPlanError
+from lowtide.runtime.plans import fit
+from lowtide.solver.calibration import digest_of
+from lowtide.solver.errors import CheckError, NoPlanError
 from lowtide.solver.solve import solve
 
 if TYPE_CHECKING:
@@ -164,8 +166,9 @@ def test_inputs_without_data(caplog: pytest.LogCaptureFixture) -> None:
     assert "no data" in caplog.text
 
 
-def test_capture_and_fit_calibrate() -> None:
-    """`times="calibrated"`, the default of `fit`, tells overheads by whole steps."""
+def test_capture_and_fit_calibrate(caplog: pytest.LogCaptureFixture) -> None:
+    """`times="calibrated"`, the default of `fit`, tells overheads by whole steps, and in a line."""
+    caplog.set_level(logging.INFO, logger=fit.__name__)
     net, batch = _Net(), torch.randn(64, SIZE)
     captured = lowtide.capture(net, batch, times="calibrated")
     assert captured.graph.calibration is not None
@@ -175,11 +178,70 @@ def test_capture_and_fit_calibrate() -> None:
     assert fitted.plan.calibration is not None
     assert fitted.plan.calibration == fitted.captured.graph.calibration
     lowtide.check(fitted.captured.graph, fitted.plan)
+    assert fitted.plan.measured_overhead is not None
+    assert [r.getMessage() for r in caplog.records if r.name == fit.__name__] == [
+        f"planned _Net: {fitted.plan.summary}"
+    ]
     bare = lowtide.fit(net, batch, memory_budget="60%", time_limit=2, times="measured")
     assert bare.plan.calibration is None
     assert bare.plan.steps == fitted.plan.steps
     # Times that are put in by hand are no longer those of the steps.
     assert captured.with_costs(time_ns=[1] * len(captured.graph.ops)).graph.calibration is None
+
+
+def test_plans_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plans that are given, against the steps that were known; nobody else's numbers change."""
+    net, batch = _Net(), torch.randn(64, SIZE)
+    captured = calibrate(_step(net, batch), batch)
+    known = captured.graph.calibration
+    assert known is not None
+    plans = [solve(captured.graph, budget, time_limit=1) for budget in ("50%", "80%", "max")]
+    before = _state(net)
+    again, timed = lowtide.time_plans(captured, batch, plans)
+    assert all(torch.equal(a, b) for a, b in zip(before, _state(net), strict=True))
+    found = again.graph.calibration
+    assert found is not None
+    assert found.points == known.points
+    assert {one.plan for one in found.timed} == {digest_of(plan.steps) for plan in plans[:2]}
+    for plan, same in zip(plans, timed, strict=True):
+        lowtide.check(again.graph, same)
+        assert plan.measured_overhead is None
+    assert all(plan.measured_over_plain is not None for plan in timed[:2])
+    assert timed[2].measured_overhead is None  # computes nothing again: the scale itself
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_measured", None)
+        assert lowtide.time_plans(captured, batch, plans)[1] == timed
+        assert calibrate(_step(net, batch), batch).graph.calibration == found
+    # Without the cache, what the step itself knows goes on to count.
+    more, _ = lowtide.time_plans(captured, batch, plans[:1], cache=False)
+    assert more.graph.calibration is not None
+    assert more.graph.calibration.points == known.points
+
+
+def test_plans_that_cannot_be_timed_keep_their_predictions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line says why, and what was known stays."""
+    net, batch = _Net(), torch.randn(64, SIZE)
+    captured = calibrate(_step(net, batch), batch)
+    plan = solve(captured.graph, "50%", time_limit=1)
+    monkeypatch.setattr(module, "available_bytes", _no_room)
+    caplog.set_level(logging.INFO, logger=module.__name__)
+    assert lowtide.time_plans(captured, batch, [plan])[1] == [plan]
+    assert "overheads are told by steps of other plans: " in caplog.text
+    with pytest.raises(CheckError, match="another graph"):
+        lowtide.time_plans(_step(_Net(3), batch), batch, [plan])
+
+
+def test_many_plans_take_turns_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group with its own steps to be told against."""
+    monkeypatch.setattr(rounds, "GROUP", 1)
+    net, batch = _Net(), torch.randn(64, SIZE)
+    captured = calibrate(_step(net, batch), batch)
+    assert captured.graph.calibration is not None
+    plans = [solve(captured.graph, budget, time_limit=1) for budget in ("50%", "80%")]
+    timed = lowtide.time_plans(captured, batch, plans)[1]
+    assert all(plan.measured_overhead is not None for plan in timed)
 
 
 class _Itself(nn.Sequential):

@@ -9,7 +9,13 @@ import torch
 
 from lowtide.frontends.torch.capture import capture
 from lowtide.frontends.torch.costs import meter
-from lowtide.frontends.torch.costs.meter import MeterError, measure_peak, measure_step_time, medians
+from lowtide.frontends.torch.costs.meter import (
+    MeterError,
+    extra_time,
+    measure_peak,
+    measure_step_time,
+    medians,
+)
 from lowtide.frontends.torch.costs.profile import profile
 from lowtide.runtime.replay import replay
 from lowtide.solver.errors import InputError
@@ -129,6 +135,23 @@ def test_step_times_alternate() -> None:
     )
     assert calls == list("ababbabaab")
     assert {name: len(values) for name, values in seconds.items()} == {"a": 4, "b": 4}
+
+
+def test_settled_calls_follow_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is run right before it is timed, unless it takes long."""
+    ran: list[str] = []
+    fns = {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}
+    assert [*map(len, measure_step_time(fns, 4, warmup=1, settle=True).values())] == [4, 4]
+    assert "".join(ran) == "ab" + "aabb" + "bbaa" + "bbaa" + "aabb"
+    ran.clear()
+    monkeypatch.setattr(meter, "_SETTLED_S", 0.0)
+    measure_step_time(fns, 1, warmup=1, settle=True)
+    assert ran == ["a", "b"] * 2
+
+
+def test_extra_time_is_of_neighbours() -> None:
+    """A clock that changes its speed between rounds leaves it as it is."""
+    assert extra_time([1.1, 2.2, 4.4], [1.0, 2.0, 4.0]) == pytest.approx(0.1)
 
 
 def test_step_time_is_in_seconds() -> None:

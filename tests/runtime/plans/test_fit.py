@@ -130,7 +130,7 @@ def test_a_terminal_is_told_what_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On one line of stderr, unless `quiet`; a log gets none of it."""
+    """On one line of stderr, and at last what came of it, unless `quiet`."""
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
@@ -156,3 +156,4 @@ def test_a_terminal_is_told_what_goes_on(
         assert any(text.startswith(start) for text in told), start
     assert "planning another kind of call: 1 of 1" in told
     assert " s  " in screen.getvalue()
+    assert screen.getvalue().count("step is predicted to take") == 1  # the second kind is the first

@@ -57,6 +57,7 @@ def test_training_with_three_shapes_is_exact(caplog: pytest.LogCaptureFixture) -
     assert [line.split(" ")[0] for line in lines] == ["planning", "new"] * 2
     assert "has shape [5, 6]; the plan was made for [8, 6]" in lines[0]
     assert "has shape [5, 6]; the plan was made for [8, 6]. Planned in " in lines[1]
+    assert others_of(module)[1].plan.summary in lines[1]
     assert "shapes=[...]" in lines[1]
 
 
