@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=ZOO, default=ZOO)
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each plan")
     parser.add_argument("--gap", type=float, default=5e-3, help="gap at which the solver stops")
-    parser.add_argument("--repeats", type=int, default=31, help="timed steps of each kind")
+    parser.add_argument("--repeats", type=int, default=61, help="timed steps of each kind")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)

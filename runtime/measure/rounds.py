@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Step = Callable[[], Any]
 
 GROUP = 5  # plans in one round: the closer they follow each other, the less a clock drifts between
-_ROUNDS = (7, 40)
+_ROUNDS = (7, 100)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def run_rounds(
     known
         What was measured before, to which this is added.
     seconds
-        About how long it may take, as far as 7 to 40 rounds of each group allow.
+        About how long it may take, as far as 7 to 100 rounds of each group allow.
 
     Raises
     ------

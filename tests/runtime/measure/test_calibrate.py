@@ -35,7 +35,8 @@ SIZE = 32
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(module, "_SEARCH_S", 0.2)
     monkeypatch.setattr(module, "SHARES", (0.5, 0.1))
-    monkeypatch.setattr(module, "_STEPS_S", 0.05)
+    for seconds in ("_STEPS_S", "_MORE_S", "_EACH_S"):
+        monkeypatch.setattr(module, seconds, 0.05)
     # Steps of microseconds, beside other tests: their times are not what is tested here.
     monkeypatch.setattr(step_times, "MOST_NOISE", 10.0)
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
