@@ -158,7 +158,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, o
         told = "" if extra is None else f" (measured {format_more(extra)})"
         known = "no bound is known"
         if self.gap is not None:
-            known = f"the bound is {format_percent(self.gap)} of it below"
+            known = f"at most {format_percent(self.gap)} of it above the optimum"
         return (
             f"peak {format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)}; a step is "
             f"predicted to take {self.expected}{told}; {known}"
