@@ -13,18 +13,12 @@ from ...solver.graph import Graph, Op, Phase, Tensor
 from .generators import state_bytes
 from .inplace import overwritable
 from .ordering import order_edges
-from .program import (
-    InputSpec,
-    Kind,
-    LiteralGuard,
-    Program,
-    ProgramOp,
-    TensorGuard,
-)
+from .program import Kind, Program, ProgramOp
 from .sources import shown
 from .specs import grad_specs, output_specs, settings_of, shared_names
 
 if TYPE_CHECKING:
+    from .interface import InputSpec, LiteralGuard, TensorGuard
     from .step import Step
     from .values import Line, Values
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from ...solver.errors import InputError, a_type
 from . import export
+from .interface import LiteralGuard, TensorGuard
 from .outside.arrays import Numbers
-from .program import LiteralGuard, TensorGuard
 from .sources import repeated
 
 if TYPE_CHECKING:

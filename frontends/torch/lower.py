@@ -30,7 +30,7 @@ from .values import Line, Values, trace_values
 if TYPE_CHECKING:
     from ...solver.graph import Phase
     from .export import Joint
-    from .program import LiteralGuard, TensorGuard
+    from .interface import LiteralGuard, TensorGuard
     from .step import Step
     from .values import Traced
 

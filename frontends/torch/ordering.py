@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from .assemble import Item
-    from .program import InputSpec
+    from .interface import InputSpec
     from .values import Values
 
 

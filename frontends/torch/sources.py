@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils._pytree import TreeSpec
 
-    from .program import InputKind
+    from .interface import InputKind
 
 # PyTorch refuses them as well, in most steps: what autograd saves, and what is written in place.
 INFERENCE = "is an inference tensor (made under torch.inference_mode()), which no backward can read"

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .interface import GradSpec, InputSpec, OutputSpec
 from .outside.reads import LIBRARIES
-from .program import (
-    GradSpec,
-    InputSpec,
-    OutputSpec,
-)
 from .sources import shown
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from ...solver.schedule import Schedule
 from ...solver.simulate import simulate
 from ...solver.solve import METHODS, solve
 from ...solver.units import format_bytes, format_percent, parse_budget
-from ..plans.shapes import solving
+from ..plans.settings import solving
 from .emit import modules
 from .own import Own, Task, plan_of
 from .planned import Planned

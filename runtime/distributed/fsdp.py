@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ...frontends.torch.program import InputSpec, Program, ValueMeta
+    from ...frontends.torch.interface import InputSpec
+    from ...frontends.torch.program import Program, ValueMeta
     from ..generate.code import StepCode
 
 _CALLS = ("_pre_forward", "_post_forward", "_pre_backward")

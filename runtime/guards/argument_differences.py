@@ -8,9 +8,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...frontends.torch.autocasts import casts_are_kept
+from ...frontends.torch.interface import LiteralGuard, TensorGuard
 from ...frontends.torch.outside.alike import same_literal, same_strides
 from ...frontends.torch.outside.arrays import Numbers
-from ...frontends.torch.program import LiteralGuard, TensorGuard
 from ...frontends.torch.questions import first_changed
 from ...frontends.torch.sources import INFERENCE, NO_INFERENCE
 from ..step.flatten import children, describe_structure, leaf_names
@@ -19,7 +19,8 @@ from .difference import ADVICE, Difference
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...frontends.torch.program import InputSpec, Program
+    from ...frontends.torch.interface import InputSpec
+    from ...frontends.torch.program import Program
 
 
 def argument_differences(

@@ -8,22 +8,24 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...frontends.torch.autocasts import casts_are_kept
+from ...frontends.torch.interface import TensorGuard
 from ...frontends.torch.outside.alike import same_literal, same_strides
-from ...frontends.torch.outside.behaviour import Behaviour, forward_differs, hook_keys
 from ...frontends.torch.outside.modules import LOSS
-from ...frontends.torch.processes import is_sharded, same_class
-from ...frontends.torch.program import LiteralGuard, TensorGuard
 from ...frontends.torch.questions import first_changed
 from ..distributed.fsdp import PLAIN
 from ..generate.literals import Namespace
 from ..step.flatten import flatten_lines
 from .all_hooks import hook_lines
 from .ambient import ambient_lines
+from .behaviour_lines import behaviour_lines
+from .conditions import leaf_test, setting_test, stride_test, tensor_test
 from .looks import Looks
 from .place_lines import PlaceLines
 
 if TYPE_CHECKING:
-    from ...frontends.torch.program import InputSpec, Program
+    from ...frontends.torch.interface import InputSpec
+    from ...frontends.torch.outside.behaviour import Behaviour
+    from ...frontends.torch.program import Program
     from .overlaps import Overlaps
 
 
@@ -53,7 +55,7 @@ def write_guard(
     else:
         body += unpack
     for place, guard in enumerate(program.guards):
-        body.append(f"if not ({_leaf_test(f'a{place}', guard, names, exact)}): return None")
+        body.append(f"if not ({leaf_test(f'a{place}', guard, names, exact)}): return None")
     body += _apart_lines(program)
     body += _state_lines(program, inputs, behaviours, names, late, exact)
     live = {value for found in behaviours for value in found.tensors.values()}
@@ -109,104 +111,6 @@ def _apart_lines(program: Program) -> list[str]:
     return lines
 
 
-def _leaf_test(name: str, guard: TensorGuard | LiteralGuard, names: Namespace, exact: bool) -> str:
-    if isinstance(guard, LiteralGuard):
-        value = guard.value
-        if value is None or value is True or value is False:
-            return f"{name} is {value}"
-        if type(value) in (int, str):
-            return f"type({name}) is {type(value).__name__} and {name} == {value!r}"
-        return f"same_literal({name}, {names.bind(value, 'literal')})"
-    words = [
-        f"isinstance({name}, Tensor) and not {name}.is_inference()",
-        _tensor_test(name, guard.shape, guard.dtype, guard.device, names),
-        _stride_test(name, guard.stride),
-    ]
-    if not guard.requires_grad:
-        words.append(f"not {name}.requires_grad")
-    elif exact:
-        words.append(f"{name}.requires_grad")
-    return " and ".join(words)
-
-
-def _setting_test(text: str, value: float | str | None, names: Namespace) -> str:
-    """Whether a number, flag or word is another one, or one of another type: 2 and 2.0 differ."""
-    if value is None or value is True or value is False:
-        return f"{text} is not {value}"
-    known = names.bind(value, "setting")  # mostly it is the very object that it was
-    other = f"(type(v) is not {type(value).__name__} or v != {known})"
-    if value != value:  # not a number
-        other = f"not same_literal(v, {known})"
-    return f"(v := {text}) is not {known} and {other}"
-
-
-def _tensor_test(
-    name: str,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-    names: Namespace,
-) -> str:
-    return (
-        f"{name}.shape == {tuple(shape)!r} and {name}.dtype is {names.bind(dtype, str(dtype))} "
-        f"and {name}.device == {names.bind(device, str(device))}"
-    )
-
-
-def _stride_test(name: str, stride: tuple[int, ...]) -> str:
-    return f"({name}.stride() == {tuple(stride)!r} or same_strides({name}, {tuple(stride)!r}))"
-
-
-def _behaviour_lines(
-    found: Behaviour,
-    module: str,
-    tensors: dict[int, str],
-    bound: set[int],
-    names: Namespace,
-    strict: bool,
-) -> list[str]:
-    """Class, code, children and hooks of one module; and its tensors by the names in `tensors`.
-
-    A class that `fully_shard` made of the captured one passes if not `strict`.
-    """
-    names.globals.update(
-        {
-            "hook_keys": hook_keys,
-            "forward_differs": forward_differs,
-            "same_class": same_class,
-            "is_sharded": is_sharded,
-        }
-    )
-    state = f"{module}_state"
-    tests = [f"len({state}['_modules']) != {found.children}"]
-    if found.kind is not None:
-        kind = names.bind(found.kind, f"class_{found.kind.__name__}")
-        code = names.bind(found.code, f"{found.kind.__name__}_forward")
-        other = "" if strict else f"and not same_class({module}, {kind}) "
-        tests.append(f"type({module}) is not {kind} {other}or {kind}.forward is not {code}")
-    elif strict:
-        tests.append(f"is_sharded({module})")
-    if found.own is None:
-        tests.append(f"'forward' in {state} and forward_differs({module}, None)")
-    else:
-        tests.append(f"forward_differs({module}, {names.bind(found.own, 'own_forward')})")
-    for table, keys in found.hooks.items():
-        closer = f"hook_keys({state}[{table!r}]) != {keys!r}"
-        tests.append(closer if keys else f"{state}[{table!r}] and {closer}")
-    lines = [f"{state} = {module}.__dict__", f"if {' or '.join(tests)}: return None"]
-    for name, function in found.functions.items():
-        known = names.bind(function, f"function_{name}")  # no name of the guard's own
-        lines.append(f"if {state}[{name!r}] is not {known}: return None")
-    for name, value in found.tensors.items():
-        target = tensors[value]
-        if value in bound:
-            lines.append(f"if {state}[{name!r}] is not {target}: return None")
-        else:
-            lines.append(f"{target} = {state}[{name!r}]")
-            bound.add(value)
-    return lines
-
-
 def _state_lines(
     program: Program,
     inputs: list[InputSpec],
@@ -249,7 +153,7 @@ def _state_lines(
     bound: set[int] = set()
     for found in behaviours:
         strict = late is None
-        lines += _behaviour_lines(found, module(found.path), tensors, bound, names, strict)
+        lines += behaviour_lines(found, module(found.path), tensors, bound, names, strict)
     outside = [place for found in behaviours for place in found.outside]
     writer = PlaceLines(outside, tensors, bound, names)
     for there in outside:
@@ -257,7 +161,7 @@ def _state_lines(
         lines += writer.lines(there, root)
     settings: dict[str, list[str]] = {}
     for path, name, value in program.settings:
-        test = _setting_test(f"{module(path)}.{name}", value, names)
+        test = setting_test(f"{module(path)}.{name}", value, names)
         settings.setdefault(module(path), []).append(test)
     lines.extend(f"if {' or '.join(words)}: return None" for words in settings.values())
     lines += ambient_lines(program, names) + hook_lines(names)
@@ -273,10 +177,10 @@ def _state_lines(
         if late is not None and place in late:
             continue
         meta = program.value_meta[spec.value]
-        test = _tensor_test(f"t{place}", meta.shape, meta.dtype, meta.device, names)
+        test = tensor_test(f"t{place}", meta.shape, meta.dtype, meta.device, names)
         test += f" and not t{place}.is_inference()"  # their dispatch keys tell `looks`
         if spec.kind in ("param", "buffer"):
-            test += f" and {_stride_test(f't{place}', meta.stride)} and type(t{place}) in plain"
+            test += f" and {stride_test(f't{place}', meta.stride)} and type(t{place}) in plain"
         if spec.kind != "buffer" and not spec.requires_grad:
             test += f" and not t{place}.requires_grad"
         elif exact and spec.kind == "param":

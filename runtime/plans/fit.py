@@ -21,7 +21,8 @@ from ..measure.calibrate import calibrate
 from ..module import build_module
 from ..wiring import Planned
 from .plan_cache import solve_cached
-from .shapes import Settings, Shapes, solving
+from .settings import Settings, solving
+from .shapes import Shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ...solver.plan import Plan
     from ..distributed.ranks import Group
     from ..module import ReplayModule
-    from .shapes import OnNewShape
+    from .settings import OnNewShape
 
 _log = logging.getLogger(__name__)
 

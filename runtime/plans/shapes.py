@@ -7,73 +7,33 @@ ambient autocast, other parameters trained. A plan never serves a call that its 
 from __future__ import annotations
 
 import logging
-import os
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...frontends.torch.capture import capture_call
+from ...frontends.torch.interface import LiteralGuard
 from ...frontends.torch.outside.alike import same_literal
-from ...frontends.torch.program import LiteralGuard
-from ...solver.errors import InputError, LowtideError, ReplayError
+from ...solver.errors import LowtideError, ReplayError
 from ...solver.plan import Stop
 from ..distributed.fsdp import refuse_sharded
 from ..guards.differences import differences, explain
 from ..step.flatten import leaf_names
 from ..wiring import Planned
-from .plan_cache import Solving, adapted, solve_cached
+from .plan_cache import adapted, solve_cached
 
 if TYPE_CHECKING:
     from ..guards.difference import Difference
+    from .settings import Settings
 
 _log = logging.getLogger(__name__)
 
-OnNewShape = Literal["plan", "plain", "refuse"]
 _AHEAD = "to plan it before training, give such a batch in fit(..., shapes=[...]) or to prepare()"
 _TOLD_MOST = 100
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How new calls are planned.
-
-    Attributes
-    ----------
-    budget_bytes, extra_resident_bytes, times
-        The same for every plan; `budget_bytes` is the whole device memory.
-    solving
-        Settings of the solver.
-    on_new_shape
-        `plan` it, run the `plain` model, or `refuse` it.
-    max_plans
-        Plans kept beside the first.
-    accumulate
-        Every plan is for steps that add to existing gradients.
-    """
-
-    budget_bytes: int
-    extra_resident_bytes: int
-    times: Literal["roofline", "measured"]
-    solving: Solving
-    on_new_shape: OnNewShape
-    max_plans: int
-    accumulate: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what is not among the choices."""
-        if self.on_new_shape not in ("plan", "plain", "refuse"):
-            raise InputError(f"on_new_shape={self.on_new_shape!r}: choose plan, plain or refuse")
-        if self.max_plans < 1:
-            raise InputError(f"max_plans={self.max_plans}: it must be at least 1")
-
-
-def solving(time_limit: float, seed: int) -> Solving:
-    """Settings of the solver, with the threads that `solve` takes by default."""
-    return Solving(time_limit, seed, min(2, os.cpu_count() or 1))
 
 
 class Shapes:

@@ -9,15 +9,8 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 from lowtide.frontends.torch.captured import Captured
-from lowtide.frontends.torch.program import (
-    Call,
-    InputSpec,
-    Kind,
-    Program,
-    ProgramOp,
-    ValueMeta,
-    ValueRef,
-)
+from lowtide.frontends.torch.interface import InputSpec
+from lowtide.frontends.torch.program import Call, Kind, Program, ProgramOp, ValueMeta, ValueRef
 from lowtide.solver.graph import Graph, Op, Tensor
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from lowtide.frontends.torch.capture import capture
-from lowtide.frontends.torch.program import Kind, TensorGuard
+from lowtide.frontends.torch.interface import TensorGuard
+from lowtide.frontends.torch.program import Kind
 
 from . import models
 from .reference import compare, fresh

@@ -20,7 +20,8 @@ from .signature import alignment, copies_storage
 
 if TYPE_CHECKING:
     from ..captured import Captured
-    from ..program import Call, InputSpec, ProgramOp, ValueMeta
+    from ..interface import InputSpec
+    from ..program import Call, ProgramOp, ValueMeta
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from lowtide.runtime.compile.own import SHARES, Task
 from lowtide.runtime.compile.planners import keep_everything, plan_for
 from lowtide.runtime.compile.survey import Surveyed, survey
 from lowtide.runtime.plans.plan_cache import solve_cached
-from lowtide.runtime.plans.shapes import solving
+from lowtide.runtime.plans.settings import solving
 from lowtide.solver.errors import NoPlanError
 
 if TYPE_CHECKING:
