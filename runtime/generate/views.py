@@ -25,7 +25,7 @@ _PLAIN = frozenset(
 
 
 def equal_views(program: Program) -> dict[int, int]:
-    """Value -> earlier value of the same storage that is equal in all but identity.
+    """Value -> earlier value of the same memory that is equal in all but identity.
 
     Values that the step returns are left out: the caller gets the tensor that the plain step gives.
     """
@@ -46,13 +46,22 @@ def equal_views(program: Program) -> dict[int, int]:
             known[step] = result
         return result
 
+    def root(value: int) -> int:
+        """What a value is a view of, which a trace has at the start of the memory.
+
+        Parameters in one buffer, or parts of one batch, share a storage and are not the same.
+        """
+        while value in program.views:
+            value = next(program.views[value].refs())
+        return value
+
     first: dict[tuple[object, ...], int] = {}
     same: dict[int, int] = {}
     for value, tensor in enumerate(program.value_tensor):
         if tensor < 0 or not plain(value):
             continue
         meta = program.value_meta[value]
-        look = (tensor, meta.shape, meta.stride, meta.storage_offset, meta.dtype)
+        look = (root(value), meta.shape, meta.stride, meta.storage_offset, meta.dtype)
         found = first.setdefault(look, value)
         if found != value and value in program.views and value not in returned:
             same[value] = found
