@@ -24,15 +24,15 @@ from .program import Kind, Program, ProgramOp, ValueMeta
 from .rng import draws
 from .sources import shared_memory
 from .specs import input_specs
+from .trace import trace_values
 from .updates import Update, update_in_place
-from .values import Line, Values, trace_values
 
 if TYPE_CHECKING:
     from ...solver.graph import Phase
     from .export import Joint
     from .interface import LiteralGuard, TensorGuard
     from .step import Step
-    from .values import Traced
+    from .values import Line, Traced, Values
 
 BOUNDARY = "lowtide.backward"
 

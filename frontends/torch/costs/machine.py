@@ -128,6 +128,15 @@ class _Rates(msgspec.Struct, forbid_unknown_fields=True):
 
 
 # Dense peaks without sparsity, SXM boards.
+_HOPPER = {
+    "float64": 67e12,
+    "float32": 67e12,
+    "tf32": 494.7e12,
+    "bfloat16": 989.4e12,
+    "float16": 989.4e12,
+    "float8_e4m3fn": 1978.9e12,
+    "float8_e5m2": 1978.9e12,
+}
 PRESETS: dict[str, Machine] = {
     "a100-80gb": Machine(
         "NVIDIA A100 SXM 80GB",
@@ -143,29 +152,13 @@ PRESETS: dict[str, Machine] = {
     ),
     "h100": Machine(
         "NVIDIA H100 SXM",
-        {
-            "float64": 67e12,
-            "float32": 67e12,
-            "tf32": 494.7e12,
-            "bfloat16": 989.4e12,
-            "float16": 989.4e12,
-            "float8_e4m3fn": 1978.9e12,
-            "float8_e5m2": 1978.9e12,
-        },
+        _HOPPER,
         bandwidth=3.35e12,
         overhead_ns=5_000,
     ),
     "h200": Machine(
         "NVIDIA H200 SXM",
-        {
-            "float64": 67e12,
-            "float32": 67e12,
-            "tf32": 494.7e12,
-            "bfloat16": 989.4e12,
-            "float16": 989.4e12,
-            "float8_e4m3fn": 1978.9e12,
-            "float8_e5m2": 1978.9e12,
-        },
+        _HOPPER,
         bandwidth=4.8e12,
         overhead_ns=5_000,
     ),
