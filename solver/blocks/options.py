@@ -213,7 +213,11 @@ def _anneal(
 
 @njit(cache=True, nogil=True)
 def measure(g: Arrays, computes: Ints, border: int, handed: Bools) -> Ints:
-    """Figures of executions of a block: kept, peak, rise, 0, recomputation after the border."""
+    """Figures of executions of a block: kept, peak, rise, 0, recomputation after the border.
+
+    They are those of `simulate`, for speed, and steer only: what is composed of blocks is measured
+    as a whole.
+    """
     needed = np.zeros(len(g.size), dtype=np.bool_)
     left = np.zeros(len(g.time), dtype=np.int64)
     pinned = 0
