@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(argv)
     except KeyboardInterrupt:
         print("lowtide: interrupted", file=sys.stderr)
+        # Where Ctrl-C came while a string was evaluated (dataclasses do that), `python -m` would
+        # end by the signal instead of with our code; another evaluation makes it forget.
+        eval("None")
         return INTERRUPTED
 
 
@@ -108,12 +111,14 @@ def _of_interrupt(error: BaseException | None) -> bool:
 
 def _unexpected(error: Exception) -> str:
     """One line for an error that nobody foresaw."""
+    from .solver.errors import text_of
+
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
     where = f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
     return (
-        f"unexpected {type(error).__name__}: {error}{where} "
+        f"unexpected {type(error).__name__}: {text_of(error)}{where} "
         "(LOWTIDE_DEBUG=1 shows the traceback; please report it with `lowtide env`)"
     )
 

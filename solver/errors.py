@@ -13,6 +13,14 @@ def a_type(kind: type) -> str:
     return f"{'an' if _AN.match(kind.__name__) else 'a'} {kind.__name__}"
 
 
+def text_of(error: BaseException) -> str:
+    """The message of an error of somebody else's, even if its `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be shown"
+
+
 class LowtideError(Exception):
     """Base of every error that lowtide raises on purpose; `exit_code` is the command line's."""
 

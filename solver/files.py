@@ -67,7 +67,10 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """Read a plan; same errors as `read_graph`."""
     plan = _read(PLAN_SCHEMA, Plan, path)
-    _ = plan.schedule  # refuse damaged steps here, where the file's name is known
+    try:
+        _ = plan.schedule  # refuse damaged steps here, where the file's name is known
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     return plan
 
 

@@ -37,28 +37,45 @@ def parse_budget(text: str | int | float, *, resident_bytes: int, peak_bytes: in
     InputError
         If the text is not a positive amount of bytes or a percentage.
     """
+    if str(text).strip().lower() == "max":
+        return peak_bytes
+    value, unit = _value(
+        text, "budget", "6GiB, 6e9 (bytes), 60% or max", "B, KiB, MiB, GiB, kB, MB, GB or %"
+    )
+    if unit == "%":
+        return resident_bytes + _whole(text, (peak_bytes - resident_bytes) * value / 100.0)
+    return _whole(text, value * _FACTORS[unit])
+
+
+def parse_amount(text: str, what: str) -> int:
+    """Bytes of an amount such as `64MiB`; `InputError` for shares, which mean nothing there.
+
+    `what` is named in the error.
+    """
+    examples = "64MiB or 6e7 (bytes)"
+    value, unit = _value(text, what, examples, "B, KiB, MiB, GiB, kB, MB or GB")
+    if unit == "%":
+        raise InputError(f"{what} {text!r} is not an amount: write it like {examples}")
+    return _whole(text, value * _FACTORS[unit], what)
+
+
+def _value(text: str | float, what: str, examples: str, units: str) -> tuple[float, str]:
+    """The number and its unit, lower case."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         value, unit = float(text), ""
     else:
-        if str(text).strip().lower() == "max":
-            return peak_bytes
         match = _NUMBER.match(str(text))
         if match is None:
-            raise InputError(
-                f"budget {text!r} is not an amount: write it like 6GiB, 6e9 (bytes), 60% or max"
-            )
+            raise InputError(f"{what} {text!r} is not an amount: write it like {examples}")
         value, unit = float(match.group(1)), match.group(2).lower()
     if not unit and 0 < value < 1:
-        raise InputError(f"budget {text!r} is less than a byte: write {100 * value:g}% for a share")
+        hint = f": write {100 * value:g}% for a share" if "%" in units else ""
+        raise InputError(f"{what} {text!r} is less than a byte{hint}")
     if not value > 0 or value == float("inf"):
-        raise InputError(f"budget {text!r} must be more than zero and finite")
-    if unit == "%":
-        return resident_bytes + _whole(text, (peak_bytes - resident_bytes) * value / 100.0)
-    if unit not in _FACTORS:
-        raise InputError(
-            f"budget {text!r} has the unknown unit {unit!r}: use B, KiB, MiB, GiB, kB, MB, GB or %"
-        )
-    return _whole(text, value * _FACTORS[unit])
+        raise InputError(f"{what} {text!r} must be more than zero and finite")
+    if unit != "%" and unit not in _FACTORS:
+        raise InputError(f"{what} {text!r} has the unknown unit {unit!r}: use {units}")
+    return value, unit
 
 
 def doubt(budget_bytes: int, peak_bytes: int) -> str:
@@ -75,10 +92,10 @@ def whole_number(text: str) -> int | None:
     return None
 
 
-def _whole(text: str | float, amount: float) -> int:
+def _whole(text: str | float, amount: float, what: str = "budget") -> int:
     """An amount as whole bytes."""
     if not amount < MOST_BYTES:
-        raise InputError(f"budget {text!r} is more than any memory")
+        raise InputError(f"{what} {text!r} is more than any memory")
     return int(amount)
 
 

@@ -53,7 +53,9 @@ def test_refusals_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--segments", ""], 2, "no segment is named"),
         (["--segments", " , "], 2, "no segment is named"),
         (["--segments", "9" * 5000], 2, "no forward op"),
-        (["--border-bytes", "20%"], 2, "not an amount"),
+        (["--border-bytes", "20%"], 2, "--border-bytes '20%' is not an amount"),
+        (["--border-bytes", "max"], 2, "--border-bytes 'max' is not an amount"),
+        (["--border-bytes", "9 parsec"], 2, "--border-bytes '9 parsec' has the unknown unit"),
         (["--segments", "4", "--budget", "1%"], 3, "infeasible"),
     ):
         assert main([*common, *rule]) == code

@@ -97,6 +97,22 @@ def test_static_method_and_loss(folder: Path) -> None:
             "def f():\n    raise ValueError('no data\\nsecond line')\n",
             ["f() of train failed: ValueError: no data at", "train.py:2"],
         ),
+        (
+            "train:f",
+            "class Odd(Exception):\n    def __str__(self):\n        raise ValueError\n"
+            "def f():\n    raise Odd\n",
+            ["f() of train failed: Odd: its message cannot be shown", "train.py:5"],
+        ),
+        (
+            "train:f",
+            "class Odd(BaseException):\n    pass\ndef f():\n    raise Odd('no data')\n",
+            ["f() of train failed: Odd: no data", "train.py:4"],
+        ),
+        ("train.py:f", "raise BaseException('x')\n", ["failed: BaseException: x", "train.py:1"]),
+        ("train:f", "raise BaseException('x')\n", ["failed: BaseException: x", "train.py:1"]),
+        ("train:f", "async def f():\n    return 1, 2\n", ["f() of train is asynchronous"]),
+        (".:f", GOOD, ["'.' in '.:f' is neither a module", "../train.py"]),
+        ("..train:f", GOOD, ["'..train' in '..train:f' is neither a module"]),
         ("train:f", "def f():\n    return 3\n", ["returned an int", "(model, batch, loss_fn)"]),
         ("train:f", "def f():\n    return 1, 2, 3, 4\n", ["a tuple of 4"]),
         ("train:f", "def f():\n    return 1, 2\n", ["an int as the model", "torch.nn.Module"]),

@@ -185,6 +185,8 @@ def test_memory_beside_the_step_is_part_of_budget_and_peak(
     assert document["measured_peak_bytes"] >= plan.resident_bytes > 2**20
     for wrong in ("10%", "max", "lots"):
         assert main(["capture", source, "-o", str(graph_file), "--extra-resident", wrong]) == 2
+        words = f"--extra-resident {wrong!r} is not an amount: write it like 64MiB"
+        assert words in capsys.readouterr().err
 
 
 def test_existing_gradients_and_optimizer_state(

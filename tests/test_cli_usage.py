@@ -180,6 +180,19 @@ def test_ctrl_c_behind_another_error_is_still_ctrl_c(
     assert capsys.readouterr().err == "lowtide: interrupted\n"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_ctrl_c_while_a_string_is_evaluated_is_exit_code_130(tmp_path: Path) -> None:
+    """Python would end by the signal then, and batch systems see no code."""
+    (tmp_path / "train.py").write_text("exec('raise KeyboardInterrupt')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "lowtide", "capture", f"{tmp_path}/train.py:f", "-q",
+         "-o", f"{tmp_path}/step.graph.json"],
+        stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == "lowtide: interrupted\n"
+    assert done.returncode == 130
+
+
 def test_env_lists_versions(capsys: pytest.CaptureFixture[str]) -> None:
     """`lowtide env --json` is one document with the versions of what plans depend on."""
     assert main(["env", "--json"]) == 0

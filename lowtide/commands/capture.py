@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..solver.errors import InputError
-from ..solver.units import parse_budget
+from ..solver.units import parse_amount
 from .options import Json, Quiet, StepSource, Times
 from .progress import phases
 from .target import writable
@@ -65,7 +64,7 @@ def capture(
 
     terminal = Terminal(json, quiet)
     split_source(source)
-    extra = 0 if extra_resident.strip() == "0" else parse_amount(extra_resident)
+    extra = 0 if extra_resident.strip() == "0" else parse_amount(extra_resident, "--extra-resident")
     writable(output)
     with (
         warnings_as_lines(terminal),
@@ -137,10 +136,3 @@ def capture(
     }
     terminal.product(facts(rows), document)
     return 0
-
-
-def parse_amount(text: str) -> int:
-    """Bytes of an amount such as `2GiB`; `InputError` for percentages, which mean nothing here."""
-    if "%" in text or text.strip().lower() == "max":
-        raise InputError(f"--extra-resident {text!r} must be an amount such as 2GiB")
-    return parse_budget(text, resident_bytes=0, peak_bytes=0)

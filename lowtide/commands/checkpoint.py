@@ -53,17 +53,13 @@ def checkpoint(
     from ..report.scale import Scale
     from ..solver.checkpoint import checkpoint as run_checkpoint
     from ..solver.files import read_graph, write_plan
-    from ..solver.units import parse_budget, whole_number
+    from ..solver.units import parse_amount, whole_number
 
     terminal = Terminal(json, quiet)
     writable(output, inputs=[graph])
     step = read_graph(graph)
     scale = Scale.of(step)
-    if border_bytes is not None and "%" in border_bytes:
-        raise InputError(f"--border-bytes {border_bytes!r} is not an amount such as 64MiB")
-    limit = (
-        None if border_bytes is None else parse_budget(border_bytes, resident_bytes=0, peak_bytes=0)
-    )
+    limit = None if border_bytes is None else parse_amount(border_bytes, "--border-bytes")
     rules = {
         "--segments": segments, "--mirror": mirror, "--border-bytes": border_bytes, "--depth": depth
     }  # fmt: skip

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..frontends.torch.costs.heap import keep_freed_memory
-from ..solver.errors import InputError, a_type
+from ..solver.errors import InputError, a_type, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +47,16 @@ def split_source(text: str) -> tuple[str, str]:
             f"{text!r} names no function: write PKG.MOD:FUNC or path/to/file.py:FUNC, "
             "such as train.py:make_step"
         )
+    if not _is_file(where) and "" in where.split("."):
+        raise InputError(
+            f"{where!r} in {text!r} is neither a module such as pkg.train nor a path such as "
+            "../train.py"
+        )
     return where, name
+
+
+def _is_file(where: str) -> bool:
+    return where.endswith(".py") or "/" in where or os.sep in where
 
 
 def load_step(text: str) -> Step:
@@ -67,8 +76,7 @@ def load_step(text: str) -> Step:
     where, name = split_source(text)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    is_file = where.endswith(".py") or "/" in where or os.sep in where
-    module = _load_file(Path(where)) if is_file else _load_module(where)
+    module = _load_file(Path(where)) if _is_file(where) else _load_module(where)
     function = _find(module, where, name)
     keep_freed_memory()  # this process is ours, and its step times are what users see
     value = _run(function, f"{name}() of {where}")
@@ -153,7 +161,9 @@ def _load_module(name: str) -> ModuleType:
         raise InputError(
             f"no module named {error.name} in {Path.cwd()} or on sys.path: {hint}"
         ) from None
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _failed(error, f"importing {name}") from None
 
 
@@ -175,10 +185,10 @@ def _load_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, (Exception, SystemExit)):
-            raise _failed(error, f"importing {path}") from None
-        raise
+        sys.modules.pop(name, None)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise _failed(error, f"importing {path}") from None
     return module
 
 
@@ -220,7 +230,9 @@ def _suggest(module: ModuleType, name: str) -> str:
 def _run(function: Callable[..., Any], what: str) -> Any:
     try:
         return function()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _failed(error, what) from None
 
 
@@ -231,7 +243,7 @@ def _failed(error: BaseException, what: str) -> InputError:
     name = type(error).__name__
     if isinstance(error, SystemExit):
         hint = 'put what runs a training behind if __name__ == "__main__":'
-        return InputError(f"{what} ended the program ({name}: {error}): {hint}")
+        return InputError(f"{what} ended the program ({name}: {text_of(error)}): {hint}")
     place = ""
     if isinstance(error, SyntaxError):
         place = f" at {error.filename}:{error.lineno}"
@@ -244,13 +256,16 @@ def _failed(error: BaseException, what: str) -> InputError:
         ]
         ours = [f for f in frames if "site-packages" not in f.filename] or frames
         place = f" at {ours[-1].filename}:{ours[-1].lineno}" if ours else ""
-    message = str(error).strip().splitlines()
+    message = text_of(error).strip().splitlines()
     return InputError(f"{what} failed: {name}: {message[0] if message else ''}{place}")
 
 
 def _unpack(value: Any, what: str) -> Step:
     from torch import Tensor, nn
 
+    if inspect.iscoroutine(value):
+        value.close()  # nobody will wait for it
+        raise InputError(f"{what} is asynchronous, and must be a plain function: {SHAPE}")
     if not isinstance(value, (tuple, list)) or len(value) not in (2, 3):
         size = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
         raise InputError(f"{what} returned {a_type(type(value))}{size}: {SHAPE}")

@@ -195,7 +195,7 @@ def test_damaged_steps_are_refused_on_reading(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     write_plan(PLAN, path)
     path.write_text(path.read_text().replace('"compute 0"', '"compote 0"'))
-    with pytest.raises(InputError, match="compote 0"):
+    with pytest.raises(InputError, match=r"p\.json: .*compote 0"):
         read_plan(path)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import numpy as np
 from hypothesis import assume, given, settings
@@ -11,13 +13,15 @@ from lowtide.frontends.chains import linear_chain
 from lowtide.solver.blocks.options import AGAIN, KEPT, PEAK, REMAKE, RISE, measure
 from lowtide.solver.blocks.plan import constant_bytes, find_chains
 from lowtide.solver.control import Control
-from lowtide.solver.graph import Graph
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.search.evaluate import arrays_of
 from lowtide.solver.simulate import simulate
 
 from ..strategies import compute_sequences, graphs, overwriting
 from .chains import realised, solved, whole_values
+
+if TYPE_CHECKING:
+    from lowtide.solver.graph import Graph
 
 
 @settings(max_examples=100, deadline=None)
