@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _ending_as_interrupt():
             return _run(argv)
     except KeyboardInterrupt:
-        print("lowtide: interrupted", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print("lowtide: interrupted", file=sys.stderr)
         # Where Ctrl-C came while a string was evaluated (dataclasses do that), `python -m` would
         # end by the signal instead of with our code; another evaluation makes it forget.
         eval("None")
@@ -63,6 +64,9 @@ def _run(argv: Sequence[str] | None) -> int:
     from .commands.terminal import complain, discard_stdout
     from .solver.errors import LowtideError
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who called: news would go to the other one
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

@@ -82,7 +82,7 @@ class LogProgress:
         with self._lock:
             self._text = self._shown = text
             self._beat = max(self._beat, self._seconds + FIRST)
-            _write(f"lowtide: {text}")
+            write_line(f"lowtide: {text}")
 
     def update(self, event: Event) -> None:
         """Print what a solve has found, unless it is old news or comes too soon."""
@@ -106,12 +106,15 @@ class LogProgress:
         self._shown = self._text
         self._news = seconds + max(1.0, 0.1 * seconds)
         self._beat = seconds + PACE
-        _write(f"lowtide: {seconds:8.1f} s  {self._text}")
+        write_line(f"lowtide: {seconds:8.1f} s  {self._text}")
 
 
-def _write(line: str) -> None:
-    """One line on stderr, in one piece: threads write there, too."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+def write_line(line: str) -> None:
+    """One line on stderr, in one piece: threads write there, too.
+
+    Work goes on where nobody can be told: a stderr that is full or closed, or none at all.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 

@@ -233,6 +233,48 @@ def test_full_disk_under_stdout_is_one_line() -> None:
     assert "No space left" in line
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+@pytest.mark.parametrize(
+    ("streams", "code", "words"),
+    [
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        ("2>/dev/full", 0, ""),
+        (">/dev/full", 1, "lowtide: error: cannot write to stdout: No space left on device"),
+    ],
+)
+def test_streams_that_take_nothing(
+    streams: str, code: int, words: str, graph_file: Path, tmp_path: Path
+) -> None:
+    """Work is done where nobody can be told; news never end up in the product."""
+    plan = tmp_path / "step.plan.json"
+    command = [
+        sys.executable, "-m", "lowtide", "solve", str(graph_file), "-b", "max",
+        "-m", "keep_everything", "-o", str(plan), "--json",
+    ]  # fmt: skip
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {streams}', "sh", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert plan.exists()
+    assert words in done.stderr
+    assert "unexpected" not in done.stderr
+    if done.stdout:
+        assert json.loads(done.stdout)["plan"] == str(plan)
+
+
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, and not the program's own error."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["capture", "/x/train.py:f", "-o", str(tmp_path / "step.json"), "-q"]) == 2
+    assert "the current folder does not exist any more" in only_error(capsys)
+
+
 def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Bare `lowtide` shows its help page on stdout, line by line."""
     assert main([]) == 0

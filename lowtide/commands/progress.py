@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import TYPE_CHECKING
 
-from ..solver.live import LogProgress, progress_line
+from ..solver.live import LogProgress, progress_line, write_line
 from ..solver.progress import describe
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 def watch(label: str, *, quiet: bool) -> Iterator[Progress | None]:
     """Show progress on stderr for the length of the `with` block; None under `--quiet`."""
     if not quiet:
-        print(f"lowtide: {label}", file=sys.stderr, flush=True)
+        write_line(f"lowtide: {label}")
     with progress_line(wanted=not quiet) as progress:
         if progress is not None:
             progress.say(label)

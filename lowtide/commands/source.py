@@ -74,8 +74,12 @@ def load_step(text: str) -> Step:
         `(model, batch[, loss_fn])`.
     """
     where, name = split_source(text)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    try:
+        here = os.getcwd()
+    except OSError:
+        raise InputError("the current folder does not exist any more: change to another") from None
+    if here not in sys.path:
+        sys.path.insert(0, here)
     module = _load_file(Path(where)) if _is_file(where) else _load_module(where)
     function = _find(module, where, name)
     keep_freed_memory()  # this process is ours, and its step times are what users see

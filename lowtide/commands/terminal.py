@@ -9,6 +9,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..solver.errors import LowtideError
+from ..solver.live import write_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -31,7 +34,7 @@ class Terminal:
     def log(self, message: str) -> None:
         """One line of news on stderr."""
         if not self.quiet:
-            print(f"lowtide: {message}", file=sys.stderr)
+            write_line(f"lowtide: {message}")
 
     def product(self, table: str, document: dict[str, Any]) -> None:
         """Print the product: the table, or the document under `--json`."""
@@ -40,11 +43,14 @@ class Terminal:
             sys.stdout.flush()
         except BrokenPipeError:
             discard_stdout()  # the reader has seen enough; the work is done all the same
+        except OSError as error:
+            discard_stdout()
+            raise LowtideError(f"cannot write to stdout: {error.strerror or error}") from None
 
 
 def complain(message: str) -> None:
     """Print an error as one line on stderr."""
-    print(f"lowtide: error: {' '.join(message.split())}", file=sys.stderr)
+    write_line(f"lowtide: error: {' '.join(message.split())}")
 
 
 def discard_stdout() -> None:
