@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NOTE = "compiling the search (once per machine)"
 _log = logging.getLogger(__name__)
+LATER = "interrupted: ends once this part is compiled; Ctrl-C again ends at once"
 PATIENCE = 3.0  # seconds; reading all of it from the cache takes one
 
 
@@ -43,7 +44,8 @@ def compile_parts(
     searches, sequences, blocks
         Beside the heuristics: local searches, the search over sequences, blocks.
     """
-    timer = threading.Timer(PATIENCE, _log_once if tell is None else tell, (NOTE,))
+    say = _log_once if tell is None else tell
+    timer = threading.Timer(PATIENCE, say, (NOTE,))
     timer.daemon = True
     timer.start()
     try:
@@ -54,7 +56,7 @@ def compile_parts(
             (compile_blocks, blocks),
         ):
             if wanted:
-                with interrupts_later():
+                with interrupts_later(lambda: say(LATER)):
                     part()
     finally:
         timer.cancel()

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 
@@ -68,10 +68,11 @@ class Control:
         return self.remaining if self.repeatable else min(seconds, self.remaining)
 
     @contextlib.contextmanager
-    def catching_interrupts(self) -> Iterator[None]:
+    def catching_interrupts(self, noted: Callable[[], None] | None = None) -> Iterator[None]:
         """Turn the first Ctrl-C into `interrupt`; a second one raises `KeyboardInterrupt`.
 
-        Signals reach the main thread only; elsewhere this does nothing.
+        `noted` is called at the first. Signals reach the main thread only; elsewhere this does
+        nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -81,6 +82,8 @@ class Control:
             if self.interrupt.is_set():
                 raise KeyboardInterrupt
             self.interrupt.set()
+            if noted is not None:
+                noted()
 
         previous = signal.signal(signal.SIGINT, on_signal)
         try:
@@ -90,13 +93,14 @@ class Control:
 
 
 @contextlib.contextmanager
-def interrupts_later() -> Iterator[None]:
+def interrupts_later(noted: Callable[[], None] | None = None) -> Iterator[None]:
     """Keep the first Ctrl-C back until the end; a second one raises `KeyboardInterrupt` at once.
 
+    `noted` is called at the first, to say so.
     For code that calls back into Python from C, where an exception is printed and lost.
     """
     control = Control()
-    with control.catching_interrupts():
+    with control.catching_interrupts(noted):
         yield
     if control.interrupt.is_set():
         raise KeyboardInterrupt

@@ -63,3 +63,7 @@ def test_refusals_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert len(lines) == 1
         assert word in lines[0]
         assert not target.exists()
+    assert main([*common, "--segments", "4", "--budget", "1%", "--json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["status"] == "infeasible"
+    assert document["smallest_bytes"] > document["budget_bytes"]

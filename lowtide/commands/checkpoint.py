@@ -9,6 +9,7 @@ import typer
 
 from ..solver.errors import InfeasibleError, InputError
 from .options import GraphFile, Json, Quiet
+from .solve import infeasible_document
 from .summary import plan_document, plan_rows
 from .target import writable
 from .terminal import Terminal, complain, facts
@@ -70,6 +71,7 @@ def checkpoint(
         )
     names = None if segments is None else [name.strip() for name in segments.split(",")]
     number = None if segments is None else whole_number(segments.strip())
+    amount = None if budget is None else scale.budget(budget)
     try:
         plan = run_checkpoint(
             step,
@@ -78,10 +80,12 @@ def checkpoint(
             border_bytes=limit,
             depth=depth,
             branches=branches,
-            budget=None if budget is None else scale.budget(budget),
+            budget=amount,
         )
     except InfeasibleError as error:
         complain(f"infeasible: {error}")
+        if json:
+            terminal.product("", infeasible_document(error, amount or 0, "checkpoint", scale))
         return error.exit_code
     write_plan(plan, output)
     rows = [*plan_rows(plan, scale), ("plan", str(output))]

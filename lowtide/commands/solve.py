@@ -101,7 +101,7 @@ def solve(
     except InfeasibleError as error:
         complain(infeasible_line(error, amount, name, scale))
         if json:
-            terminal.product("", _infeasible_document(error, amount, name, scale))
+            terminal.product("", infeasible_document(error, amount, name, scale))
         return error.exit_code
     except NoPlanError as error:
         complain(str(error))
@@ -135,9 +135,10 @@ def infeasible_line(error: InfeasibleError, budget: int, method: str, scale: Sca
     )
 
 
-def _infeasible_document(
+def infeasible_document(
     error: InfeasibleError, budget: int, method: str, scale: Scale
 ) -> dict[str, object]:
+    """The same for programs."""
     return {
         "method": method,
         "status": "infeasible",

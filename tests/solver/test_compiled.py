@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING
+
+import pytest
 
 from lowtide.frontends.chains import linear_chain
 from lowtide.solver import compiled
@@ -11,8 +14,6 @@ from lowtide.solver.bracket import bracket
 from lowtide.solver.solve import solve
 
 if TYPE_CHECKING:
-    import pytest
-
     from lowtide.solver.progress import Event
 
 
@@ -50,3 +51,12 @@ def test_a_slow_compilation_is_told_of(
     assert caplog.messages == [compiled.NOTE]
     compiled.compile_parts()  # the rest of it is no news
     assert caplog.messages == [compiled.NOTE]
+
+
+def test_ctrl_c_while_something_is_compiled_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler cannot be stopped in between: who presses it hears what comes of it."""
+    monkeypatch.setattr(compiled, "compile_search", lambda: signal.raise_signal(signal.SIGINT))
+    heard: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        compiled.compile_parts(heard.append)
+    assert heard == [compiled.LATER]
