@@ -90,7 +90,7 @@ class Bench:
             steps[name] = partial(one.step, self.batch)
         steps[PLAIN] = plain
         # Processor time: other work on the machine does not count.
-        times = measure_step_time(steps, repeats, clock=time.process_time_ns)
+        times = measure_step_time(steps, repeats, settle=True, clock=time.process_time_ns)
         rounds = zip(*(times[name] for name in steps if name not in contenders), strict=True)
         base = [statistics.median(seconds) for seconds in rounds]
         ratios = {

@@ -24,7 +24,7 @@ _OP_TIMES_OFF = 0.3  # part of the extra time by which the sum of op times is of
 # Two modules of one plan differ by about so much, however long they are timed: where their memory
 # lies is chance.
 _CHANCE = 0.007
-MOST_NOISE = 0.03  # standard error of an extra time, as part of a step: more says nothing
+MOST_NOISE = 0.03  # standard error of a plan's time, as part of it: more says nothing
 
 MOST_TIMED = 64  # plans that a calibration goes through: the latest
 
@@ -110,9 +110,10 @@ def _against(times: Sequence[float], base: Sequence[float]) -> tuple[float, floa
     low, middle, high = statistics.quantiles(ratios, n=4)
     # Of a normal distribution: its deviation by the quartiles, and the error of its median.
     error = 1.2533 * (high - low) / 1.349 / math.sqrt(len(ratios))
-    if error > MOST_NOISE:
+    own = 1.0 + middle  # at the smallest budgets a step may take fifty times as long
+    if error > MOST_NOISE * own:
         raise NoisyError(
-            f"steps vary by {high - low:.0%} from run to run; on a machine that does nothing else, "
-            "or with fewer threads, they can be told"
+            f"steps vary by {(high - low) / own:.0%} from run to run; on a machine that does "
+            "nothing else, or with fewer threads, they can be told"
         )
     return middle, math.hypot(error, _CHANCE)

@@ -52,6 +52,16 @@ def test_a_busy_machine_tells_nothing() -> None:
         calibration_of(OP_NS[0], [Rounds(OP_NS[1], _rounds(1.1, 0.3, 1), base)], base)
 
 
+def test_noise_is_a_part_of_the_step_itself() -> None:
+    """Fifty times as long as the others, and as steady: what all of them tell is taken."""
+    base = _rounds(1.0, 0.01, 0)
+    rounds = [Rounds(40 * 10**9, _rounds(50.0, 0.02, 1), base)]
+    points = calibration_of(OP_NS[0], rounds, base).points
+    assert points[1][1] / points[0][1] == pytest.approx(50.0, rel=0.02)
+    with pytest.raises(NoisyError, match=r"vary by [34]\d% from run to run"):
+        calibration_of(OP_NS[0], [Rounds(40 * 10**9, _rounds(50.0, 0.3, 1), base)], base)
+
+
 def test_nothing_that_can_be_saved() -> None:
     """One plan is one point."""
     assert len(calibration_of(OP_NS[0], [], [1.0, 1.0]).points) == 1
