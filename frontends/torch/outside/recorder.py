@@ -29,7 +29,8 @@ _SETTING_CODE = {
 }
 _SETTING_METHODS = {"graphsafe_set_state", "manual_seed", "seed", "set_offset", "set_state"}
 _Function: Any = torch.autograd.Function
-_APPLY = _Function.apply.__func__.__code__
+# None from 2.14 on, where it is written in C: a debugger hears of no such calls, a profiler does.
+_APPLY = getattr(getattr(_Function.apply, "__func__", None), "__code__", None)
 
 
 class Recorder:
@@ -58,12 +59,12 @@ class Recorder:
                     self.setter = self.setter or describe(user_frame(frame))
             if code is _APPLY:
                 self._derivatives(frame.f_locals.get("cls"))
-        elif (
-            event == "c_call"
-            and argument.__name__ in _SETTING_METHODS
-            and any(argument.__self__ is generator for generator in _generators())
-        ):
-            self.setter = self.setter or describe(user_frame(frame))
+        elif event == "c_call":
+            of = argument.__self__
+            if argument.__name__ == "apply" and isinstance(of, type) and issubclass(of, _Function):
+                self._derivatives(of)
+            elif argument.__name__ in _SETTING_METHODS and any(of is g for g in _generators()):
+                self.setter = self.setter or describe(user_frame(frame))
 
     def _derivatives(self, function: Any) -> None:
         """Note what the backward of an `autograd.Function` runs."""
