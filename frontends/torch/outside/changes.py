@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ....solver.errors import CaptureError
 from .alike import same_literal
-from .moving import is_generator, is_iterator, is_traced, put_back, state_of
+from .iterators import is_iterator, moved, position_of
+from .moving import is_generator, is_traced, put_back, state_of
 from .places import Place
 from .reads import Reads
 from .search import Search, places_of
@@ -49,15 +50,18 @@ class Leftovers:
         self.modules = modules
         self.loss_fn = loss_fn
         self._states: dict[int, tuple[Found, bytes]] = {}
+        self._positions: dict[int, tuple[Found, Any]] = {}
 
     def note(self, reads: Reads) -> list[Found]:
-        """Note the states of generators that were not met before; returns all that may move."""
+        """Note where generators and iterators are that were not met before; returns all of them."""
         search = Search(self.modules, {}, reads)
         for _ in search.run(self.loss_fn):
             pass
         for found in search.moving:
             if is_generator(found.item):
                 self._states.setdefault(id(found.item), (found, state_of(found.item)))
+            elif is_iterator(found.item) and id(found.item) not in self._positions:
+                self._positions[id(found.item)] = found, position_of(found.item)
         return search.moving
 
     def refuse(self, reads: Reads) -> None:
@@ -80,11 +84,18 @@ class Leftovers:
                 "do; return it, or, if it only fills a cache, run the model once before capture"
             )
         for found in moving:
-            if is_iterator(found.item) and found.named and "next" in reads.names:
+            if is_iterator(found.item) and self._asked(found, reads):
                 raise CaptureError(
                     f"the step asks the iterator {found.label} for its next item, which a replayed "
                     "step would not do; give the item as input"
                 )
+
+    def _asked(self, found: Found, reads: Reads) -> bool:
+        """Whether the step has asked an iterator; where nothing tells, whether it may have."""
+        before, now = self._positions[id(found.item)][1], position_of(found.item)
+        if before is None or now is None:
+            return found.named and "next" in reads.names
+        return moved(before, now)
 
     def put_back(self) -> str:
         """Set generators to the states that they had; names one that had another, or none."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 from .. import export
+from .iterators import is_iterator
 
 _Random: Any = random
 _Numpy: Any = np.random
@@ -32,11 +32,6 @@ def is_generator(item: Any) -> bool:
     """Whether something draws random numbers with a state of its own, outside of PyTorch."""
     kinds = (random.Random, np.random.Generator, np.random.RandomState)
     return isinstance(item, kinds) and not any(item is known for known in _GLOBAL)
-
-
-def is_iterator(item: Any) -> bool:
-    """Whether something is an iterator of Python's own, such as `itertools.count()`."""
-    return isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")
 
 
 def state_of(generator: Any) -> bytes:
