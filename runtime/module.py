@@ -26,6 +26,7 @@ from .guards.shared_casts import CastContext, current
 from .guards.transforms import in_transform, refuse_duals, transform_error
 from .pickling import register
 from .step.autograd import run_whole
+from .step.copies import copy_module
 from .step.quiet import quiet
 from .step.results import give_history, returned
 from .wiring import Planned, Wiring
@@ -261,13 +262,14 @@ class ReplayModule(Face):
         memo[id(self)] = new
         shapes: Shapes | None = self._shapes
         fixed = {"plan": self.plan, "_wiring": self._wiring, "captured": None, "_shapes": None}
+        copy_module(self._wrapped, memo)  # the tables below are its
         for name, value in self.__dict__.items():
             if name == "_sharded":
                 continue
             new.__dict__[name] = fixed[name] if name in fixed else copy.deepcopy(value, memo)
         loss_fn = self.captured.loss_fn
         if isinstance(loss_fn, nn.Module):
-            loss_fn = copy.deepcopy(loss_fn, memo)
+            loss_fn = copy_module(loss_fn, memo)
         new.__dict__["captured"] = replace(self.captured, model=new._wrapped, loss_fn=loss_fn)
         if shapes is not None:
             new.__dict__["_shapes"] = shapes.copy(new._wrapped, loss_fn)

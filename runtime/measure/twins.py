@@ -130,7 +130,9 @@ def _words(tensor: torch.Tensor) -> str:
 
 
 def _keys(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What identifies a tensor, and its memory."""
+    """What identifies a tensor, and its memory; inside `torch.func` that of what is wrapped."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     if tensor.layout is not torch.strided:
         return (id(tensor),)
     return id(tensor), ("at", tensor.untyped_storage().data_ptr() or id(tensor))

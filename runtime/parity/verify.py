@@ -20,6 +20,7 @@ from ...frontends.torch.generators import random_states, set_random_states
 from ...frontends.torch.outside.alike import same_strides
 from ...solver.errors import InputError
 from ..measure.twins import KeptApart, changed_by, refusal, shared
+from ..step.copies import copy_module
 from .verification import Item as Item
 from .verification import Measured, verification
 from .verification import Verification as Verification
@@ -150,10 +151,10 @@ class Trainee:
     def plain(cls, model: nn.Module, module: ReplayModule) -> Trainee:
         """A copy of the plain model, and of a loss that is a module."""
         memo: dict[int, Any] = {}
-        twin = copy.deepcopy(model, memo)
+        twin = copy_module(model, memo)
         loss_fn = module.captured.loss_fn
         if isinstance(loss_fn, nn.Module):
-            loss_fn = copy.deepcopy(loss_fn, memo)
+            loss_fn = copy_module(loss_fn, memo)
         captured = replace(module.captured, model=twin, loss_fn=loss_fn)
         return cls(twin, loss_fn, lambda a, k: captured.call(a, k), captured.device)
 

@@ -31,6 +31,7 @@ _PLAIN = (
 )  # fmt: skip
 # libraries whose objects are looked into
 _OPEN = {"types", "argparse", "transformers"}
+_DISTRIBUTIONS = "torch.distributions."  # a prior, whose tensors the step reads
 
 
 class Entry(NamedTuple):
@@ -154,7 +155,8 @@ def _of_class(kind: type, reads: Reads) -> Iterator[Entry]:
 
 def _is_open(kind: type) -> bool:
     """Whether objects of a class may hold the user's numbers."""
-    return kind.__module__.split(".")[0] not in LIBRARIES - _OPEN
+    name = kind.__module__
+    return name.split(".")[0] not in LIBRARIES - _OPEN or name.startswith(_DISTRIBUTIONS)
 
 
 def of_function(function: types.FunctionType) -> Iterator[tuple[str, str, str, Any]]:

@@ -119,8 +119,7 @@ def old_norms() -> Made:
     linear = nn.utils.weight_norm(nn.Linear(4, 4))
     spectral = nn.utils.spectral_norm(nn.Linear(4, 4))
     model = nn.Sequential(linear, nn.Tanh(), spectral)
-    with torch.no_grad():
-        model(rows())  # or the weights have a history, and cannot be copied
+    model(rows())  # the weights have a history from here on
     return model, rows(), square
 
 
@@ -129,9 +128,28 @@ def pruned() -> Made:
     linear, other = nn.Linear(4, 4), nn.Linear(4, 4)
     for layer, name, amount in ((linear, "weight", 0.5), (other, "bias", 2), (linear, "weight", 1)):
         prune.l1_unstructured(layer, name, amount)  # type: ignore[no-untyped-call]
-    model = nn.Sequential(linear, nn.Tanh(), other)
-    with torch.no_grad():
-        model(rows())  # or the weights have a history, and cannot be copied
+    return nn.Sequential(linear, nn.Tanh(), other), rows(), square
+
+
+def transformed() -> Made:
+    """A row at a time, inside `vmap`, and derivatives with regard to the input."""
+
+    def body(self: Any, x: torch.Tensor) -> Any:
+        wide = torch.vmap(lambda row: self.lin(row).tanh())(x)
+        return wide + torch.func.grad(lambda h: h.sin().sum())(wide)
+
+    return Lambda(body), rows(), square
+
+
+def against_a_prior() -> Made:
+    """The distance of two distributions, one of them an attribute made of other tensors."""
+
+    def body(self: Any, x: torch.Tensor) -> Any:
+        found = torch.distributions.Normal(self.lin(x), 1.0)
+        return torch.distributions.kl_divergence(found, self.prior)
+
+    model = Lambda(body)
+    model.prior = torch.distributions.Normal(torch.zeros(4), torch.ones(4))
     return model, rows(), square
 
 
@@ -180,7 +198,8 @@ def tied_and_unused() -> Made:
 
 KINDS: tuple[Callable[[], Made], ...] = (
     cumulative_norm, cumulative_norm_frozen, counters, cast_twice, cast_without_gradient,
-    cast_and_not_kept, old_norms, pruned, parametrized, complex_numbers, tied_and_unused,
+    cast_and_not_kept, old_norms, pruned, transformed, against_a_prior,
+    parametrized, complex_numbers, tied_and_unused,
 )  # fmt: skip
 
 
