@@ -148,7 +148,7 @@ def against_a_prior() -> Made:
         found = torch.distributions.Normal(self.lin(x), 1.0)
         return torch.distributions.kl_divergence(found, self.prior)
 
-    model = Lambda(body)
+    model: Any = Lambda(body)
     model.prior = torch.distributions.Normal(torch.zeros(4), torch.ones(4))
     return model, rows(), square
 
