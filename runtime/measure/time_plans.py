@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...frontends.torch.captured import Captured
+from ...solver.arguments import checked_arguments
 from ...solver.check import check_schedule
+from ...solver.errors import InputError, a_type
+from ...solver.plan import Plan
 from .calibrate import calibrate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...frontends.torch.captured import Captured
-    from ...solver.plan import Plan
+    from collections.abc import Iterable
 
 
+@checked_arguments
 def time_plans(
-    captured: Captured, batch: Any, plans: Sequence[Plan], *, cache: bool = True
+    captured: Captured, batch: Any, plans: Iterable[Plan], *, cache: bool = True
 ) -> tuple[Captured, list[Plan]]:
     """Time the steps of plans, on a copy of the model, in turns with plain PyTorch.
 
@@ -47,7 +49,21 @@ def time_plans(
     ------
     CheckError
         If a plan is of another graph, or cannot run.
+    InputError
+        If what is given is no captured step, or are no plans.
     """
+    if not isinstance(captured, Captured):
+        raise InputError(f"time_plans takes a captured step first, not {a_type(type(captured))}")
+    wrong = "time_plans takes a list of plans"
+    if isinstance(plans, Plan):
+        raise InputError(f"{wrong}: write [plan] for one")
+    try:
+        plans = list(plans)
+    except TypeError:
+        raise InputError(f"{wrong}, not {a_type(type(plans))}") from None
+    other = next((plan for plan in plans if not isinstance(plan, Plan)), None)
+    if other is not None:
+        raise InputError(f"{wrong}, and {a_type(type(other))} is among them")
     for plan in plans:
         check_schedule(captured.graph, plan)
     captured = calibrate(captured, batch, plans, cache=cache)

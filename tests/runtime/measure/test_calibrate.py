@@ -19,7 +19,7 @@ from lowtide.runtime.measure import rounds, step_times
 from lowtide.runtime.measure.calibrate import calibrate
 from lowtide.runtime.plans import fit
 from lowtide.solver.calibration import digest_of
-from lowtide.solver.errors import CheckError, NoPlanError
+from lowtide.solver.errors import CheckError, InputError, NoPlanError
 from lowtide.solver.solve import solve
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def test_plans_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timed[2].measured_overhead is None  # computes nothing again: the scale itself
     with monkeypatch.context() as patch:
         patch.setattr(module, "_measured", None)
-        assert lowtide.time_plans(captured, batch, plans)[1] == timed
+        assert lowtide.time_plans(captured, batch, iter(plans))[1] == timed  # looked at twice
         assert calibrate(_step(net, batch), batch).graph.calibration == found
     # Without the cache, what the step itself knows goes on to count.
     more, _ = lowtide.time_plans(captured, batch, plans[:1], cache=False)
@@ -232,6 +232,23 @@ def test_plans_that_cannot_be_timed_keep_their_predictions(
     assert "overheads are told by steps of other plans: " in caplog.text
     with pytest.raises(CheckError, match="another graph"):
         lowtide.time_plans(_step(_Net(3), batch), batch, [plan])
+
+
+def test_what_is_no_list_of_plans_is_one_line() -> None:
+    """A step, a batch and plans, in that order."""
+    net, batch = _Net(), torch.randn(64, SIZE)
+    captured = _step(net, batch)
+    plan = solve(captured.graph, "max", time_limit=1)
+    wrong: list[tuple[tuple[Any, ...], str]] = [
+        ((captured, batch, plan), r"write \[plan\] for one"),
+        ((captured, batch, None), "a list of plans, not a NoneType"),
+        ((captured, batch, [plan, "plan"]), "a str is among them"),
+        ((net, batch, [plan]), "a captured step first, not a _Net"),
+        ((captured, [plan]), "it needs captured, batch, plans"),
+    ]
+    for given, line in wrong:
+        with pytest.raises(InputError, match=line):
+            lowtide.time_plans(*given)
 
 
 def test_many_plans_take_turns_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
