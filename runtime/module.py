@@ -137,6 +137,9 @@ class ReplayModule(Face):
             planned, inputs = found
             wiring = planned.wiring
         refuse_duals(inputs, wiring.input_names)
+        refill = wiring.program.refill
+        if refill is not None:
+            refill.apply(args, kwargs)
         if wiring.whole:
             made = run_whole(wiring, inputs)
             return made[0] if wiring.is_plain else returned(wiring, inputs, list(made))

@@ -204,6 +204,7 @@ def assemble(
         autocast_cache=step.autocast_cache,
         switches=step.switches,
         questions=step.questions,
+        refill=step.refills[-1],
     )
 
 

@@ -18,6 +18,7 @@ from .lower import lower
 from .outside.behaviour import behaviours_of
 from .outside.changes import changed_numbers, nothing_left, numbers_of
 from .outside.modules import modules_of
+from .refills import refuse_changing, same_refill
 from .refuse import refuse_modules, untouched
 from .sources import home_device, input_sources, module_sources
 from .step import Root, Step
@@ -178,6 +179,8 @@ def trace(step: Step, mode: Any, *, compiled: bool) -> Traced:
         except Exception as error:
             raise CaptureError(failure(error, step.names)) from error
         recorder.refuse_setting()
+        if not all(same_refill(step.refills[0], refill) for refill in step.refills):
+            raise refuse_changing()
         left.refuse(step.reads)  # what runs in backward left
         after = numbers_of(modules, root.loss_fn, step.reads)
         counters = changed_numbers(before, after)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...solver.graph import Graph
     from .interface import GradSpec, InputSpec, LiteralGuard, OutputSpec, TensorGuard
     from .questions import Question
+    from .refills import Refill
 
 
 class Kind(StrEnum):
@@ -174,6 +175,8 @@ class Program:
         Global settings of PyTorch that the trace read, by name: which kernels are on, for instance.
     questions
         What the step asked about the batch, with the answers that it followed.
+    refill
+        What it does to lists and dicts in its batch.
     """
 
     graph: Graph
@@ -195,6 +198,7 @@ class Program:
     autocast_cache: bool = True
     switches: tuple[tuple[str, Any], ...] = ()
     questions: tuple[Question, ...] = ()
+    refill: Refill | None = None
 
 
 def refs_in(argument: Any) -> Iterator[int]:

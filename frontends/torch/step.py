@@ -20,6 +20,7 @@ from .autocasts import cast_once, casts_are_kept
 from .contributions import count_contributions
 from .output import flatten_output
 from .outside.reads import Reads
+from .refills import holders_of, refill_of
 from .sources import repeated, shown
 from .switches import traced
 from .watch import Watch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch.utils._pytree import TreeSpec
 
     from .questions import Question
+    from .refills import Refill
     from .sources import Source
 
 
@@ -111,6 +113,8 @@ class Step(nn.Module):
         self.plan: Plan | None = None
         self.contributions: list[int] = []
         self.questions: tuple[Question, ...] = ()
+        # what each run did to lists and dicts in its arguments
+        self.refills: list[Refill | None] = []
         # for each source: whether autocast kept its casts, if that made a difference
         self.keeps: tuple[bool | None, ...] = (None,) * len(sources)
         self.autocast = ambient_autocast()
@@ -162,9 +166,10 @@ class Step(nn.Module):
                 stack.enter_context(torch.autocast(kind, dtype))
             keeper.note()
             given = dict(kwargs)  # `**kwargs` of a forward are a dict of its own
+            holders = holders_of((args, given))
             out = root(args, kwargs)
             keeper.write_back()
-            refuse_refilled((args, given), flat, self.in_spec)
+            self.refills.append(refill_of((args, given), holders, flat, self.in_spec))
             self.questions = tuple(watch.known.questions)
             self.keeps = tuple(
                 k if id(t) in casts.repeated else None for t, k in zip(tensors, kept, strict=True)
@@ -202,23 +207,6 @@ class Step(nn.Module):
             results.append(tensor if leaf.differentiable else tensor.detach())
         self.contributions = count_contributions(results, tensors)
         return results
-
-
-def refuse_refilled(arguments: Any, flat: list[Any], spec: TreeSpec) -> None:
-    """Refuse a step that puts something into lists or dicts of its batch, or takes it out.
-
-    Raises
-    ------
-    CaptureError
-        If the leaves of the `arguments` are not those that they were given.
-    """
-    leaves, now = pytree.tree_flatten(arguments)
-    if now == spec and all(a is b for a, b in zip(leaves, flat, strict=True)):
-        return
-    raise CaptureError(
-        "the step changes what a list or dict in its batch holds, which a replayed step would not "
-        "do for the caller; have it work on a copy (batch = dict(batch)), and return what is new"
-    )
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from ...frontends.torch.costs.synthetic import is_real
 from ...frontends.torch.deliveries import is_accumulating
 from ...frontends.torch.generators import random_states, set_random_states
 from ...frontends.torch.processes import is_sharded
+from ...frontends.torch.refills import with_own_holders
 from ...solver.assemble import Origin, assemble
 from ...solver.calibration import digest_of
 from ...solver.control import Control
@@ -239,7 +240,8 @@ def _step(
         if not keep:
             for owner in owners:
                 owner.grad = None
-        output = module(*args, **kwargs) if call is None else call(args, kwargs)
+        own = with_own_holders(args, kwargs)
+        output = module(*own[0], **own[1]) if call is None else call(*own)
         heads = _heads(output)
         torch.autograd.backward(heads, [torch.ones_like(head) for head in heads])
 

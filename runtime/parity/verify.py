@@ -18,6 +18,7 @@ from ...frontends.torch.batches import split_batch
 from ...frontends.torch.deliveries import is_accumulating
 from ...frontends.torch.generators import random_states, set_random_states
 from ...frontends.torch.outside.alike import same_strides
+from ...frontends.torch.refills import with_own_holders
 from ...solver.errors import InputError
 from ..measure.twins import KeptApart, changed_by, refusal, shared
 from ..step.copies import copy_module
@@ -185,6 +186,7 @@ class Trainee:
     ) -> tuple[Any, list[Any], list[Any]]:
         """Forward and backward of one batch; the loss, leaves of the batch, and other outputs."""
         _, args, kwargs = split_batch(batch)
+        args, kwargs = with_own_holders(args, kwargs)
         # The caller of a step holds all that it returns until the backward is done.
         output = self.call(args, kwargs)
         loss = pick(output)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import lowtide
 from lowtide.frontends.torch.capture import capture
 from lowtide.solver.errors import CaptureError
 
@@ -162,6 +163,63 @@ def test_batches_that_the_step_fills_are_refused(kind: str) -> None:
         return fill(self, x, held.copy())
 
     assert capture(Lambda(copies), batch, times="none").graph.ops
+
+
+def test_batches_that_the_step_takes_apart() -> None:
+    """What is taken out, and constants that are put in, are the same after a replay."""
+
+    def body(self: Any, batch: Any) -> Any:
+        labels = batch.pop("labels")
+        batch["rows"] = batch["x"].shape[0]
+        batch["x"] = batch.pop("x")
+        batch["deep"]["list"][:] = [batch["deep"]["list"].pop()]
+        batch.setdefault("mask", None)
+        return (self.lin(batch["x"]) - labels).square().mean()
+
+    def made() -> dict[str, Any]:
+        return {"x": rows(), "labels": rows() + 1, "deep": {"list": [rows(), 2.5], "t": (1,)}}
+
+    model = Lambda(body)
+    fitted = lowtide.fit(model, (made(),), memory_budget="100%", time_limit=1, quiet=True)
+    plain, replayed = made(), made()
+    deep = replayed["deep"]
+    assert torch.equal(model(plain), fitted(replayed))
+    assert list(plain) == list(replayed) == ["deep", "rows", "x", "mask"]
+    assert replayed["deep"] is deep
+    assert deep == plain["deep"] == {"list": [2.5], "t": (1,)}
+    assert (replayed["rows"], replayed["mask"]) == (plain["rows"], None)
+    assert lowtide.verify(model, fitted, [(made(),)]).ok
+
+
+def test_equal_numbers_in_a_batch_are_the_same() -> None:
+    """A step may put an equal number, or the same tensor, where it was."""
+
+    def body(self: Any, batch: Any) -> Any:
+        for key, item in batch.items():
+            batch[key] = item.to("cpu") if isinstance(item, torch.Tensor) else item + 0.0
+        return self.lin(batch["x"]).sum() * batch["scale"]
+
+    found = capture(Lambda(body), ({"x": rows(), "scale": 1000.5},), times="none")
+    assert found.program.refill is None
+
+
+@pytest.mark.parametrize("kind", ["counts", "swaps"])
+def test_batches_that_change_in_other_ways_are_refused(kind: str) -> None:
+    """By something else in each run, or lists that change places."""
+
+    def body(self: Any, batch: Any) -> Any:
+        if kind == "counts":
+            batch["step"] = len(LOG)
+            LOG.append(1)
+        else:
+            batch["a"], batch["b"] = batch["b"], batch["a"]
+        return self.lin(batch["x"]).sum()
+
+    try:
+        with pytest.raises(CaptureError, match="changes what a list or dict in its batch holds"):
+            capture(Lambda(body), ({"x": rows(), "a": [1], "b": [2]},), times="none")
+    finally:
+        clean()
 
 
 def forked(self: Any, x: torch.Tensor) -> Any:
