@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LOG: list[Any] = []
-HELD: dict[str, Any] = {}
+HELD: dict[Any, Any] = {}
 OBJECT = SimpleNamespace()
+LOCAL = threading.local()
 
 
 def appends(self: Any, x: torch.Tensor) -> Any:
@@ -45,6 +48,13 @@ def remembers(self: Any, x: torch.Tensor) -> Any:
     """Activations as an attribute of an object."""
     h = self.lin(x)
     OBJECT.last = h.detach()
+    return h.sum()
+
+
+def of_the_thread(self: Any, x: torch.Tensor) -> Any:
+    """Activations as an attribute that each thread has for itself."""
+    h = self.lin(x)
+    LOCAL.last = h.detach()
     return h.sum()
 
 
@@ -89,11 +99,36 @@ def notes(self: Any, x: torch.Tensor) -> Any:
     return Noting.apply(self.lin(x)).sum()  # type: ignore[no-untyped-call]
 
 
+@functools.lru_cache
+def ramp(count: int) -> tuple[torch.Tensor, int]:
+    """What is remembered by `functools`."""
+    return torch.arange(float(count)), count
+
+
+def remembered(self: Any, x: torch.Tensor) -> Any:
+    """A cache that no name leads to."""
+    return (self.lin(x) * ramp(4)[0]).sum()
+
+
+def fills_by_pairs(self: Any, x: torch.Tensor) -> Any:
+    """A cache with tuples as keys."""
+    key = (x.shape[1], "cpu", True)
+    if key not in HELD:
+        HELD[key] = torch.arange(4.0)
+    return (self.lin(x) * HELD[key]).sum()
+
+
+def fills_and_fails(self: Any, x: torch.Tensor) -> Any:
+    """A step that is refused for something else, too."""
+    return fills(self, x) + ramp(4)[0].sum() * self.lin(x).sum().item()
+
+
 def clean() -> None:
     """As before any step."""
     LOG.clear()
     HELD.clear()
     OBJECT.__dict__.clear()
+    LOCAL.__dict__.clear()
     marks.__dict__.clear()
     if hasattr(Lambda, "last"):
         del Lambda.last
@@ -103,6 +138,7 @@ KEPT: list[tuple[Callable[..., Any], str, Callable[[], Any]]] = [
     (appends, r"global LOG\[0\]", lambda: len(LOG)),
     (sets, r"global HELD\['all'\]\[0\]", lambda: None),
     (remembers, r"global OBJECT\.last", lambda: len(vars(OBJECT))),
+    (of_the_thread, r"global LOCAL\.last", lambda: len(vars(LOCAL))),
     (marks, "last of ", lambda: len(vars(marks))),
     (of_the_class, "last", lambda: hasattr(Lambda, "last")),
     (fills, r"global HELD\['positions'\]", lambda: len(HELD)),
@@ -163,6 +199,31 @@ def test_batches_that_the_step_fills_are_refused(kind: str) -> None:
         return fill(self, x, held.copy())
 
     assert capture(Lambda(copies), batch, times="none").graph.ops
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (remembered, "fills the cache of ramp with a tensor"),
+        (fills_by_pairs, r"puts a tensor into global HELD\[\(4, 'cpu', True\)\]"),
+        (fills_and_fails, "needs the value of a tensor"),
+    ],
+)
+def test_a_refused_step_leaves_caches_as_they_were(body: Callable[..., Any], line: str) -> None:
+    """The plain model goes on with tensors of its own, not with those of a trace."""
+    clean()
+    ramp.cache_clear()
+    model = Lambda(body)
+    try:
+        with pytest.raises(CaptureError, match=line):
+            capture(model, (rows(),), times="none")
+        assert not HELD
+        assert not ramp.cache_info().currsize
+        assert torch.isfinite(model(rows()))
+        if body is fills_by_pairs:
+            assert capture(model, (rows(),), times="none").graph.ops
+    finally:
+        clean()
 
 
 def test_batches_that_the_step_takes_apart() -> None:

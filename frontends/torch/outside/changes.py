@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ....solver.errors import CaptureError
 from .alike import same_literal
 from .iterators import is_iterator, moved, position_of
+from .memos import clear_traced
 from .moving import is_generator, is_traced, put_back, state_of
 from .places import Place
 from .reads import Reads
@@ -74,14 +75,17 @@ class Leftovers:
             out, or if the step asks iterators for their next item.
         """
         moving = self.note(reads)
-        # attributes of modules are looked at by themselves
-        traced = [f for f in moving if is_traced(f.item) and f.path is None]
-        for found in reversed(traced):  # later entries of a list before earlier ones
-            Place(*found[:4]).remove(self.modules)
-        if traced:
+        kept = self._take_out(moving)
+        if kept:
             raise CaptureError(
-                f"the step puts a tensor into {traced[0].label}, which a replayed step would not "
+                f"the step puts a tensor into {kept}, which a replayed step would not "
                 "do; return it, or, if it only fills a cache, run the model once before capture"
+            )
+        memo = clear_traced()
+        if memo:
+            raise CaptureError(
+                f"the step fills the cache of {memo} with a tensor, in whose place a replay would "
+                "not notice another; make the tensor a buffer or an attribute of the model"
             )
         for found in moving:
             if is_iterator(found.item) and self._asked(found, reads):
@@ -89,6 +93,19 @@ class Leftovers:
                     f"the step asks the iterator {found.label} for its next item, which a replayed "
                     "step would not do; give the item as input"
                 )
+
+    def _take_out(self, moving: list[Found]) -> str:
+        """Take tensors of a trace out of where they are; the name of a place, or nothing."""
+        # attributes of modules are looked at by themselves
+        traced = [f for f in moving if is_traced(f.item) and f.path is None]
+        for found in reversed(traced):  # later entries of a list before earlier ones
+            Place(*found[:4]).remove(self.modules)
+        return traced[0].label if traced else ""
+
+    def clean(self) -> None:
+        """Leave no tensors of a trace, where it was given up before it was asked for them."""
+        self._take_out(self.note(Reads()))
+        clear_traced()
 
     def _asked(self, found: Found, reads: Reads) -> bool:
         """Whether the step has asked an iterator; where nothing tells, whether it may have."""
@@ -123,6 +140,9 @@ def nothing_left(modules: Mapping[str, nn.Module], loss_fn: Any) -> Iterator[Lef
     changed = ""
     try:
         yield left
+    except BaseException:
+        left.clean()
+        raise
     finally:
         changed = left.put_back()
     if changed:

@@ -30,7 +30,7 @@ _PLAIN = (
     np.generic, np.dtype,
 )  # fmt: skip
 # libraries whose objects are looked into
-_OPEN = {"types", "argparse", "transformers"}
+_OPEN = {"types", "argparse", "transformers", "_thread"}
 _DISTRIBUTIONS = "torch.distributions."  # a prior, whose tensors the step reads
 
 
@@ -73,7 +73,7 @@ def entries(item: Any, reads: Reads) -> Iterator[Entry]:
     """What a holder holds; of classes and modules only what `reads` names."""
     if isinstance(item, dict):
         for key, inner in list(item.items()):
-            if type(key) in (str, int):
+            if type(key) in (str, int) or _is_written(key):
                 yield Entry(key, (f"[{key!r}]",), f"[{key!r}]", inner)
     elif isinstance(item, (list, tuple, deque)):
         for index, inner in enumerate(item):
@@ -89,6 +89,11 @@ def entries(item: Any, reads: Reads) -> Iterator[Entry]:
         yield from _of_class(item, reads)
     elif _is_open(type(item)):
         yield from _of_object(item, reads)
+
+
+def _is_written(key: Any) -> bool:
+    """Whether a key is a tuple that Python can read again as it is shown."""
+    return type(key) is tuple and all(type(part) in (str, int, bool, type(None)) for part in key)
 
 
 def looked_up(item: Any, holder: str, reads: Reads) -> frozenset[str]:
