@@ -122,7 +122,7 @@ def write_line(line: str) -> None:
 @contextlib.contextmanager
 def live_line(*, wanted: bool = True) -> Iterator[LiveProgress | None]:
     """Show a line on stderr for the length of the `with` block; None where nobody watches."""
-    if not wanted or sys.stderr is None or not sys.stderr.isatty():
+    if not wanted or sys.stderr is None or sys.stderr.closed or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ import pytest
 
 from lowtide.solver.clauses import solve_until
 from lowtide.solver.control import Control, interrupts_later
+from lowtide.solver.live import live_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,3 +73,15 @@ def test_clause_learning_ends_with_its_control() -> None:
     assert status in (int(cp_model.UNKNOWN), int(cp_model.INFEASIBLE))
     assert threading.active_count() == before
     assert not solver.parameters.catch_sigint_signal  # or Ctrl-C could end the process
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_nothing_is_shown_where_stderr_is_closed(
+    gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As services leave it; the work inside goes on."""
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", None if gone else closed)
+    with live_line() as live:
+        assert live is None
