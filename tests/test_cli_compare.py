@@ -62,7 +62,7 @@ def test_document_and_curve(
     assert "4 of 4: greedy at 80%" in err
     text = curve.read_text()
     assert "<svg" in text
-    assert "sqrt_n" in text
+    assert "sqrt(n)" in text
 
 
 def test_interrupted_comparison_prints_what_is_done(

@@ -296,7 +296,7 @@ def test_curve_tells_proven_from_time_limited() -> None:
     whiskers = [vertices(line) for line in ax.lines if line.get_linestyle() == "-"]
     assert [(4.0, 10.0), (4.0, 20.0)] in whiskers
     assert not any(line[0] == (8.0, 5.0) for line in whiskers if line)
-    assert labels(ax) == ["auto", "sqrt_n", "below the lower bound"]
+    assert labels(ax) == ["lowtide", "sqrt(n)", "below the lower bound"]
     assert not any("infeasible" in text.get_text() for text in ax.texts)
 
 

@@ -25,6 +25,7 @@ from experiments.demo.models import Cnn, Gpt
 from experiments.demo.study import Measured, describe, measure, over_plain, plans_of, step_of
 from lowtide.frontends.torch.costs.meter import measure_peak
 from lowtide.report.figures import figure_of, new_axes, save
+from lowtide.report.words import label_of
 from lowtide.solver.compare import Comparison
 from lowtide.solver.files import write_atomic
 from lowtide.solver.live import log_lines
@@ -209,7 +210,7 @@ def main() -> int:
     if options.json:
         print(data.decode())
     for name, row in bad:
-        tell(f"{name}: {row['method']} differs from plain PyTorch or is above its budget")
+        tell(f"{name}: {label_of(row['method'])} differs from plain PyTorch or is above its budget")
     return 1 if bad else 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import lowtide
 from lowtide.frontends.torch.costs.meter import extra_time, measure_peak, measure_step_time
+from lowtide.report.words import label_of
 from lowtide.solver.baselines import BASELINES
 from lowtide.solver.comparison import INFEASIBLE, Row
 from lowtide.solver.units import format_bytes
@@ -82,7 +83,7 @@ def measure(
             results.append(Measured(row, None, None, None))
             continue
         if plan.steps not in known:
-            told(f"replaying {row.method} at {format_bytes(plan.budget_bytes)}")
+            told(f"replaying {label_of(row.method)} at {format_bytes(plan.budget_bytes)}")
             known[plan.steps] = _measure(model, captured, row, plan, batches, repeats)
         seen = known[plan.steps]
         results.append(Measured(row, seen.peak_bytes, seen.overhead, seen.equal))
@@ -131,7 +132,7 @@ def describe(measured: Measured, base_peak: int, resident: int) -> tuple[str, ..
         why = "cannot" if row.status == INFEASIBLE else row.status
         if row.smallest_bytes is not None:
             why = f"cannot: {format_bytes(row.smallest_bytes)}"
-        return (budget, f"{share:.0f}%", row.method, why, "", "", "", "", "")
+        return (budget, f"{share:.0f}%", label_of(row.method), why, "", "", "", "", "")
     predicted, least = over_plain(row.plan)
     bound = "" if least is None else f"{100 * least:.2f}%"
     assert measured.peak_bytes is not None
@@ -140,7 +141,7 @@ def describe(measured: Measured, base_peak: int, resident: int) -> tuple[str, ..
     return (
         budget,
         f"{share:.0f}%",
-        row.method,
+        label_of(row.method),
         format_bytes(row.plan.peak_bytes),
         format_bytes(measured.peak_bytes) + (" =" if exact else ""),
         f"{100 * predicted:.2f}%",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowtide.report.figures import look, save, style
+from lowtide.report.words import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ def panels(points: Sequence[Point], path: Path, x: str, y: str, *, logarithmic: 
             color, marker = look(method)
             (handles[method],) = ax.plot(
                 [a for a, _ in found], [b for _, b in found],
-                color=color, marker=marker, markersize=5, linewidth=1.2, label=method,
+                color=color, marker=marker, markersize=5, linewidth=1.2, label=label_of(method),
             )  # fmt: skip
         if logarithmic:
             ax.set_xscale("log")
@@ -71,7 +72,7 @@ def panels(points: Sequence[Point], path: Path, x: str, y: str, *, logarithmic: 
     for ax in list(grid.flat)[len(names) :]:
         ax.set_axis_off()
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=4, frameon=False,
+        handles=list(handles.values()), loc="outside lower center", ncols=4, frameon=False,
         fontsize=8,
     )  # fmt: skip
     save(grid[0, 0], path)

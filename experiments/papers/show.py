@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lowtide.commands.terminal import aligned
 from lowtide.report.figures import look, new_axes, save, style
+from lowtide.report.words import label_of
 from lowtide.solver.units import format_bytes
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def picture(rows: Sequence[Row], subject: str, path: Path) -> None:
         color, marker = look(method)
         x = [row.budget_bytes / 2**30 for row in found]
         y = [100 * (row.overhead or 0.0) for row in found]
-        ax.plot(x, y, color=color, linewidth=1.2, alpha=0.7, label=method)
+        ax.plot(x, y, color=color, linewidth=1.2, alpha=0.7, label=label_of(method))
         for at, height, row in zip(x, y, found, strict=True):
             face = color if row.status == "optimal" else "white"
             ax.plot([at], [height], marker, color=color, markerfacecolor=face, markersize=6)

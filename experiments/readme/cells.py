@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lowtide.report.words import label_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-NAMES = {"auto": "**lowtide**", "keep_everything": "keep everything", "sqrt_n": "sqrt(n)"}
-NAMES |= {"log_n": "log(n)", "per_block": "checkpoint per block"}
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -24,4 +23,7 @@ def percent(value: float | None, digits: int = 2) -> str:
 
 def name_of(method: str) -> str:
     """The method as the README writes it."""
-    return NAMES.get(method, f"`{method}`" if "_" in method else method)
+    label = label_of(method)
+    if method == "auto":
+        return f"**{label}**"
+    return f"`{label}`" if "_" in label else label

@@ -9,6 +9,7 @@ import numpy as np
 from .figures import INK, LIMIT, MUTED, look, new_axes, style
 from .memory_plot import size_axis
 from .scale import Scale
+from .words import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,7 +118,9 @@ def _draw_method(ax: Axes, method: str, rows: list[Row], factor: float) -> None:
             ax.plot([at, at], [low, height], color=color, linewidth=1.1, zorder=3)
             ax.plot([at], [low], "_", color=color, markersize=7, markeredgewidth=1.4, zorder=3)
     # One entry a method, whatever its points look like.
-    ax.plot([], [], marker=marker, color=color, linewidth=1.2, markersize=6.5, label=method)
+    ax.plot(
+        [], [], marker=marker, color=color, linewidth=1.2, markersize=6.5, label=label_of(method)
+    )
 
 
 def _shade_bound(ax: Axes, rows: tuple[Row, ...], factor: float) -> None:

@@ -19,7 +19,7 @@ from .memory_plot import plot_memory
 from .peak import find_peak
 from .scale import Scale
 from .schedule_plot import plot_schedule
-from .words import status_words
+from .words import label_of, status_words
 
 if TYPE_CHECKING:
     import os
@@ -148,6 +148,7 @@ def _facts(graph: Graph, plan: Plan, scale: Scale) -> list[tuple[str, str]]:
     bound = "none" if plan.step_bound_ns is None else scale.time(plan.step_bound_ns)
     if plan.bound_class and plan.lower_bound_ns >= 0:
         bound += f" ({plan.bound_words})"
+    label = label_of(plan.method)
     facts = [
         ("Graph", f"{graph.name}: {len(graph.ops):,} ops, {len(graph.tensors):,} tensors"),
         ("Graph hash", graph.structure_hash),
@@ -160,7 +161,7 @@ def _facts(graph: Graph, plan: Plan, scale: Scale) -> list[tuple[str, str]]:
         ("Lower bound on the step time", bound),
         ("Gap", "unknown" if plan.gap is None else format_percent(plan.gap)),
         ("Status", status_words(plan)),
-        ("Method", plan.method),
+        ("Method", label if label == plan.method else f"{label} ({plan.method})"),
         ("Solved in", f"{plan.solve_seconds:.2f} s, {plan.threads} thread(s), seed {plan.seed}"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in plan.versions.items())),
     ]

@@ -15,7 +15,7 @@ def test_a_panel_for_each_subject(tmp_path: Path) -> None:
     points = [Point(name, m, x, 2.0 * x) for name in "ab" for m in ("auto", "lru") for x in (1, 2)]
     panels(points, tmp_path / "some.svg", "peak", "time", logarithmic=True)
     text = (tmp_path / "some.svg").read_text()
-    for word in ("a", "b", "auto", "lru", "peak", "time"):
+    for word in ("a", "b", "lowtide", "lru", "peak", "time"):
         assert f">{word}</text>" in text
     panels([], tmp_path / "none.svg", "peak", "time", logarithmic=False)
     assert not (tmp_path / "none.svg").exists()
