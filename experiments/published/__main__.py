@@ -2,8 +2,8 @@
 
     python -m experiments.published [--only PATTERN ...] [--time-limit S] [--results FILE] [--json]
 
-Instances and published.json are read from the folder that LOWTIDE_INSTANCES names, by default
-../shared/graphs beside the repository. Two threads. `below` means less overhead than the best
+Instances and published.json are read from the folder that LOWTIDE_INSTANCES names
+(experiments/README.md says which). Two threads. `below` means less overhead than the best
 published plan that keeps within the budget, `equal` within half of its last printed digit (or what
 its solver left open), `only ours` that nobody reported one, `not comparable` that a published batch
 is larger than single ops allow here. With --results every row is saved as it

@@ -50,7 +50,8 @@ def checkpoint(
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Plan by the rules of Chen et al. 2016: give exactly one of the first four options."""
+    """Plan by the rules of Chen et al. 2016: give exactly one of
+    --segments, --mirror, --border-bytes and --depth."""
     from ..report.scale import Scale
     from ..solver.checkpoint import checkpoint as run_checkpoint
     from ..solver.files import read_graph, write_plan
