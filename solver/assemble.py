@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .graph import Graph
 
+ANY_ORDER_CLASS = "all schedules"
 BASE_ORDER_CLASS = (
     "schedules that run every op first in the base order, and again at most once, in the same"
     " order, between two ops of that order"
@@ -60,10 +61,10 @@ def assemble(graph: Graph, budget_bytes: int, computes: Sequence[int], origin: O
     )
     in_base_order = -1
     if bound > simulation.time_ns and not keeps_order(computes):
-        in_base_order, bound_class = bound, "all schedules"
+        in_base_order, bound_class = bound, ANY_ORDER_CLASS
         bound = max(base, origin.any_order_ns)
     elif bound == base:
-        bound_class = "all schedules"
+        bound_class = ANY_ORDER_CLASS
     bound = min(bound, simulation.time_ns)
     near = bound >= 0 and simulation.time_ns - bound <= origin.gap * simulation.time_ns
     packages = ["numpy", "numba"]

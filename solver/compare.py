@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from .baselines import BASELINES, PUBLISHED, NotApplicableError
+from .bounds import carry
 from .comparison import INFEASIBLE, NO_PLAN, NOT_APPLICABLE
 from .comparison import Comparison as Comparison
 from .comparison import Row as Row
@@ -150,6 +151,9 @@ def compare(
     if not alone or store is not None:
         together = agree(graph, [row for row in rows.values() if row.method == SWEPT], gap)
         rows |= {(row.budget, row.budget_bytes, SWEPT): row for row in together}
+    told = [row for row in rows.values() if row.method != SWEPT]  # a sweep has told them itself
+    told = carry(graph, told, gap, backend)
+    rows |= {(row.budget, row.budget_bytes, row.method): row for row in told}
     return Comparison(
         graph_name=graph.name,
         graph_hash=graph.structure_hash,

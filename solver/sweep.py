@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .assemble import Origin, assemble
+from .bounds import claims, proven
 from .comparison import INFEASIBLE, NO_PLAN, Comparison, Row
 from .control import Control
 from .errors import InfeasibleError, InputError, NoPlanError
@@ -159,7 +160,9 @@ def agree(graph: Graph, rows: Sequence[Row], gap: float) -> list[Row]:
     agreed = []
     for row in rows:
         point, plan = curve.at(row.budget_bytes), row.plan
-        same = plan is point.plan and (plan is None or plan.lower_bound_ns == point.bound_ns)
+        same = plan is point.plan and (
+            plan is None or claims(plan, point.any_order_ns, point.bound_ns)
+        )
         point.seconds = row.seconds
         agreed.append(row if same else curve.row(point, row.budget) or row)
     return agreed
@@ -187,8 +190,8 @@ class Point:
         The budget.
     plan
         The fastest plan that is known within it, of whatever budget.
-    bound_ns
-        No schedule of the bound's class is faster; -1 if nothing is known.
+    bound_ns, any_order_ns
+        No schedule in the base order, and none in any order, is faster; -1 if nothing is known.
     seconds, stopped_by
         Of the solve at this budget.
     missed
@@ -199,6 +202,7 @@ class Point:
     budget_bytes: int
     plan: Plan | None = None
     bound_ns: int = -1
+    any_order_ns: int = -1
     seconds: float = 0.0
     stopped_by: Stop = Stop.DONE
     missed: InfeasibleError | NoPlanError | None = None
@@ -233,7 +237,8 @@ class Curve:
         """Note what a solve at `point` found, and tell the others."""
         point.seconds += plan.solve_seconds
         point.stopped_by = plan.stopped_by
-        self.raise_bound(point.budget_bytes, plan.lower_bound_ns)
+        any_order_ns, bound_ns = proven(plan)
+        self.raise_bound(point.budget_bytes, bound_ns, any_order_ns)
         self.offer(plan)
 
     def offer(self, plan: Plan) -> None:
@@ -246,11 +251,12 @@ class Curve:
             ):
                 point.plan = plan
 
-    def raise_bound(self, budget_bytes: int, bound_ns: int) -> None:
-        """A lower bound, for every budget up to its own."""
+    def raise_bound(self, budget_bytes: int, bound_ns: int, any_order_ns: int = -1) -> None:
+        """Lower bounds in the base order and in any, for every budget up to their own."""
         for point in self.points:
             if point.budget_bytes <= budget_bytes:
                 point.bound_ns = max(point.bound_ns, bound_ns)
+                point.any_order_ns = max(point.any_order_ns, any_order_ns)
 
     def miss(self, point: Point, error: InfeasibleError | NoPlanError, seconds: float) -> None:
         """No plan at `point`; if none exists, nor is there one at smaller budgets."""
@@ -272,7 +278,7 @@ class Curve:
             stop = Stop.DONE if self.settled(point) else point.stopped_by
             origin = Origin(
                 METHOD, found.seed, found.threads, point.seconds, stop, point.bound_ns, self.gap,
-                self.backend,
+                self.backend, point.any_order_ns,
             )  # fmt: skip
             plan = assemble(self.graph, amount, found.schedule.computes(), origin)
             ended = "" if stop is Stop.DONE else stop.value

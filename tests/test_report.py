@@ -20,7 +20,7 @@ from lowtide.__main__ import main
 from lowtide.frontends.chains import linear_chain, transformer
 from lowtide.frontends.generated import random_graph
 from lowtide.report.address_plot import plot_addresses
-from lowtide.report.curve_plot import plot_curve
+from lowtide.report.curve_plot import bounds_by_budget, plot_curve
 from lowtide.report.figures import RECOMPUTED, look, new_axes, save, to_svg
 from lowtide.report.memory_plot import plot_memory, repeats, size_axis, time_axis
 from lowtide.report.peak import find_peak
@@ -36,6 +36,7 @@ from lowtide.report.schedule_plot import (
     shrink,
     thicken,
 )  # fmt: skip
+from lowtide.solver.assemble import ANY_ORDER_CLASS
 from lowtide.solver.compare import Comparison, Row
 from lowtide.solver.errors import CheckError, InputError
 from lowtide.solver.files import write_graph, write_plan
@@ -321,6 +322,19 @@ def test_curve_shades_what_the_bound_rules_out() -> None:
     }
     assert {(4.0, 10.0), (8.0, 5.0)} <= corners
     assert "below the lower bound" not in labels(plot_curve(comparison(rows[0])))
+
+
+def test_bounds_of_larger_budgets_are_shaded_at_smaller_ones() -> None:
+    """Whoever proved them; those of the base order not where a plan in another order beats it."""
+    rows = [row("milp", 4, 0.3, bound=0.0), row("auto", 8, 0.2, bound=0.1)]
+    assert bounds_by_budget(rows) == {4 * 2**20: pytest.approx(0.1), 8 * 2**20: pytest.approx(0.1)}
+    plan = rows[0].plan
+    assert plan is not None
+    other = msgspec.structs.replace(
+        plan, bound_class=ANY_ORDER_CLASS, base_order_bound_ns=plan.time_ns + 1
+    )
+    found = bounds_by_budget([replace(rows[0], plan=other), rows[1]])
+    assert found == {4 * 2**20: 0.0, 8 * 2**20: pytest.approx(0.1)}
 
 
 def test_curve_shades_budgets_that_nobody_met() -> None:

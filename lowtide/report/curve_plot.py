@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..solver.bounds import proven
+from ..solver.calibration import overhead
 from .figures import INK, LIMIT, MUTED, look, new_axes, style
 from .memory_plot import size_axis
 from .scale import Scale
 from .words import label_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
 
     from ..solver.compare import Comparison, Row
@@ -125,10 +129,7 @@ def _draw_method(ax: Axes, method: str, rows: list[Row], factor: float) -> None:
 
 def _shade_bound(ax: Axes, rows: tuple[Row, ...], factor: float) -> None:
     """Shade the overheads that no schedule of the bound's class can have."""
-    best: dict[int, float] = {}
-    for row in rows:
-        if row.bound is not None:
-            best[row.budget_bytes] = max(best.get(row.budget_bytes, 0.0), row.bound)
+    best = bounds_by_budget(rows)
     if len(best) > 1:
         budgets = sorted(best)
         # A bound holds at every smaller budget: between two of them that of the larger one.
@@ -141,6 +142,27 @@ def _shade_bound(ax: Axes, rows: tuple[Row, ...], factor: float) -> None:
             zorder=1,
             label="below the lower bound",
         )
+
+
+def bounds_by_budget(rows: Sequence[Row]) -> dict[int, float]:
+    """For each budget with a bound, the largest overhead that is proven there or at a larger one.
+
+    What is proven of the base order is left out where a plan in another order beats it.
+    """
+    best: dict[int, float] = {}
+    in_any, in_base = 0.0, 0.0
+    for budget in sorted({row.budget_bytes for row in rows}, reverse=True):
+        plans = [row.plan for row in rows if row.budget_bytes == budget and row.plan is not None]
+        found = [plan for plan in plans if plan.overhead_bound is not None]
+        if not found:
+            continue
+        for plan in found:
+            any_ns, base_ns = proven(plan)
+            in_any = max(in_any, overhead(any_ns, plan.base_time_ns, plan.calibration))
+            in_base = max(in_base, overhead(base_ns, plan.base_time_ns, plan.calibration))
+        beaten = any(plan.base_order_bound_ns >= 0 for plan in found)
+        best[budget] = in_any if beaten else max(in_any, in_base)
+    return best
 
 
 def _shade_infeasible(ax: Axes, rows: tuple[Row, ...], factor: float) -> None:
