@@ -337,6 +337,42 @@ def test_bounds_of_larger_budgets_are_shaded_at_smaller_ones() -> None:
     assert found == {4 * 2**20: 0.0, 8 * 2**20: pytest.approx(0.1)}
 
 
+def test_a_slow_method_does_not_flatten_the_others() -> None:
+    """What is far above lowtide's points is cut, with an arrow each and a word in the legend."""
+    rows = [row("auto", 4, 0.2), row("auto", 8, 0.1), row("greedy", 4, 0.3), row("lru", 4, 2.06)]
+    rows += [row("dtr", 4, 0.9), row("sqrt_n", 8, 0.25)]
+    ax = plot_curve(comparison(*rows))
+    assert 30.0 < ax.get_ylim()[1] < 60.0
+    arrows = [line for line in ax.lines if line.get_marker() == "^" and len(vertices(line)) == 1]
+    assert {str(line.get_color()) for line in arrows} == {look("lru")[0], look("dtr")[0]}
+    assert [word for word in labels(ax) if "up to 206%" in word]
+    shown = [
+        y for line in ax.lines if str(line.get_marker()) in "osDvPX*" for _, y in vertices(line)
+    ]
+    assert max(shown) == 30.0
+
+
+def test_nothing_is_cut_without_need() -> None:
+    """Where all are near lowtide's points, or lowtide has none above zero, all of them stand."""
+    for rows in (
+        [row("auto", 4, 0.2), row("lru", 4, 0.6)],
+        [row("auto", 8, 0.0), row("greedy", 8, 0.1), row("lru", 8, 0.2)],
+        [row("greedy", 8, 0.1)],
+        [row("auto", 8, 0.0)],
+    ):
+        ax = plot_curve(comparison(*rows))
+        assert not [word for word in labels(ax) if word.startswith("cut off")]
+        assert ax.get_ylim()[1] >= 100.0 * max(one.overhead or 0.0 for one in rows)
+
+
+def test_whiskers_end_at_the_best_bound() -> None:
+    """A method that proved nothing itself is not drawn as if nothing were known."""
+    rows = [row("milp", 4, 0.3, bound=0.0), row("auto", 4, 0.2, bound=0.1)]
+    ax = plot_curve(comparison(*rows))
+    whiskers = [vertices(line) for line in ax.lines if line.get_linestyle() == "-"]
+    assert [(4.0, 10.0), (4.0, 30.0)] in whiskers
+
+
 def test_curve_shades_budgets_that_nobody_met() -> None:
     """Shaded up to the largest missed budget; called infeasible only if that is proven."""
     met = row("auto", 8, 0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lowtide.commands.terminal import aligned
+from lowtide.report.cut import mark_cut, top_of
 from lowtide.report.figures import look, new_axes, save, style
 from lowtide.report.words import label_of
 from lowtide.solver.units import format_bytes
@@ -55,6 +56,8 @@ def picture(rows: Sequence[Row], subject: str, path: Path) -> None:
     here = [row for row in rows if row.subject == subject and row.overhead is not None]
     ax = new_axes(8.5, 5.0)
     style(ax)
+    points = [(r.method, r.budget_bytes / 2**30, 100 * (r.overhead or 0.0)) for r in here]
+    top = top_of([(method, height) for method, _, height in points])
     for method in dict.fromkeys(row.method for row in here):
         found = sorted((r for r in here if r.method == method), key=lambda r: r.budget_bytes)
         color, marker = look(method)
@@ -62,12 +65,16 @@ def picture(rows: Sequence[Row], subject: str, path: Path) -> None:
         y = [100 * (row.overhead or 0.0) for row in found]
         ax.plot(x, y, color=color, linewidth=1.2, alpha=0.7, label=label_of(method))
         for at, height, row in zip(x, y, found, strict=True):
+            if top is not None and height > top:
+                continue
             face = color if row.status == "optimal" else "white"
             ax.plot([at], [height], marker, color=color, markerfacecolor=face, markersize=6)
     ax.set_xlabel("budget (GiB)")
     ax.set_ylabel("overhead (% of step time)")
     ax.set_title(subject, fontsize=10)
     ax.set_ylim(bottom=0)
+    if top is not None:
+        mark_cut(ax, points, top)
     if here:
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     save(ax, path)

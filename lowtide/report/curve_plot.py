@@ -8,6 +8,7 @@ import numpy as np
 
 from ..solver.bounds import proven
 from ..solver.calibration import overhead
+from .cut import mark_cut, top_of
 from .figures import INK, LIMIT, MUTED, look, new_axes, style
 from .memory_plot import size_axis
 from .scale import Scale
@@ -26,7 +27,7 @@ def plot_curve(comparison: Comparison, ax: Axes | None = None) -> Axes:
 
     Proven optima are filled; others are hollow, with a whisker down to the lower bound where one is
     known. What lies below the lower bound is shaded, and so are budgets at which no method found a
-    plan.
+    plan. Where some points are far above lowtide's, the axis ends below them, and arrows say so.
 
     Parameters
     ----------
@@ -53,14 +54,21 @@ def plot_curve(comparison: Comparison, ax: Axes | None = None) -> Axes:
     budgets = [row.budget_bytes for row in rows]
     unit, factor = size_axis(scale, max([*budgets, comparison.base_peak_bytes]))
     methods = list(dict.fromkeys(row.method for row in rows))
+    bounds = bounds_by_budget(rows)
+    points = [
+        (row.method, row.budget_bytes / factor, 100.0 * row.overhead)
+        for row in rows
+        if row.overhead is not None
+    ]
+    top = top_of([(method, height) for method, _, height in points])
     for method in methods:
         found = [row for row in rows if row.method == method and row.plan is not None]
         if found:
-            _draw_method(ax, method, sorted(found, key=_budget), factor)
+            _draw_method(ax, method, sorted(found, key=_budget), factor, bounds, top)
     ends = [*budgets, comparison.base_peak_bytes]
     margin = max(0.06 * (max(ends) - min(ends)), 0.01 * max(ends))
     ax.set_xlim((min(ends) - margin) / factor, (max(ends) + margin) / factor)
-    _shade_bound(ax, rows, factor)
+    _shade_bound(ax, bounds, factor)
     _shade_infeasible(ax, rows, factor)
     ax.axvline(comparison.base_peak_bytes / factor, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     ax.annotate(
@@ -78,6 +86,8 @@ def plot_curve(comparison: Comparison, ax: Axes | None = None) -> Axes:
     ax.set_xlabel(f"budget ({unit})")
     ax.set_ylabel("overhead (% of step time)")
     ax.set_ylim(bottom=0)
+    if top is not None:
+        mark_cut(ax, points, top)
     _percent_axis(ax, scale, factor)
     ax.grid(axis="y", color="#e4e7eb", linewidth=0.8)
     ax.set_axisbelow(True)
@@ -99,26 +109,36 @@ def _budget(row: Row) -> int:
     return row.budget_bytes
 
 
-def _draw_method(ax: Axes, method: str, rows: list[Row], factor: float) -> None:
+def _draw_method(
+    ax: Axes,
+    method: str,
+    rows: list[Row],
+    factor: float,
+    bounds: dict[int, float],
+    top: float | None,
+) -> None:
     color, marker = look(method)
     x = [row.budget_bytes / factor for row in rows]
     y = [100.0 * (row.overhead or 0.0) for row in rows]
     ax.plot(x, y, color=color, linewidth=1.2, alpha=0.7, zorder=2)
     for at, height, row in zip(x, y, rows, strict=True):
-        proven = row.status == "optimal"
+        if top is not None and height > top:
+            continue
+        optimal = row.status == "optimal"
         ax.plot(
             [at],
             [height],
             marker,
             color=color,
-            markerfacecolor=color if proven else "white",
+            markerfacecolor=color if optimal else "white",
             markersize=6.5,
             markeredgewidth=1.4,
             zorder=4,
             clip_on=False,
         )
-        if row.bound is not None and not proven:
-            low = 100.0 * row.bound
+        if row.bound is not None and not optimal:
+            # What others proved holds for it, too: the best bound, not its own.
+            low = min(height, 100.0 * max(row.bound, bounds[row.budget_bytes]))
             ax.plot([at, at], [low, height], color=color, linewidth=1.1, zorder=3)
             ax.plot([at], [low], "_", color=color, markersize=7, markeredgewidth=1.4, zorder=3)
     # One entry a method, whatever its points look like.
@@ -127,9 +147,8 @@ def _draw_method(ax: Axes, method: str, rows: list[Row], factor: float) -> None:
     )
 
 
-def _shade_bound(ax: Axes, rows: tuple[Row, ...], factor: float) -> None:
+def _shade_bound(ax: Axes, best: dict[int, float], factor: float) -> None:
     """Shade the overheads that no schedule of the bound's class can have."""
-    best = bounds_by_budget(rows)
     if len(best) > 1:
         budgets = sorted(best)
         # A bound holds at every smaller budget: between two of them that of the larger one.
