@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     State = dict[str, tuple[torch.Tensor, int]]
 
 _REENTRANT = "CheckpointFunction"
-# What runs around the function otherwise: the second name is from 2.14 on.
-_GENERATORS = (
-    "_checkpoint_without_reentrant_generator",
-    "_checkpoint_without_reentrant_generator_impl",
-)
+# What runs around the function otherwise; from 2.14 on the second, whose settings have names.
+_GENERATOR = "_checkpoint_without_reentrant_generator"
+_NAMED = "_checkpoint_without_reentrant_generator_impl"
 
 _TRACERS = (
     torch._C._TorchDispatchModeKey.FUNCTIONAL,
@@ -53,17 +51,23 @@ def checkpoints_off(state: Callable[[], State]) -> Iterator[None]:
             with unchanged(state), same_draws(preserve):
                 return function(*args)
 
-    def plain(_function: Any, preserve: Any = True, *_args: Any, **_kwargs: Any) -> Iterator[None]:
-        with unchanged(state), same_draws(preserve):
+    def plain(
+        _function: Any, preserve_rng_state: Any = True, *_args: Any, **_kwargs: Any
+    ) -> Iterator[None]:
+        with unchanged(state), same_draws(preserve_rng_state):
             yield
 
+    def named(
+        function: Any, _args: Any, _kwargs: Any, *, preserve_rng_state: Any = True, **_settings: Any
+    ) -> Iterator[None]:
+        return plain(function, preserve_rng_state)
+
     module = torch.utils.checkpoint
-    saved = {
-        name: getattr(module, name) for name in (_REENTRANT, *_GENERATORS) if hasattr(module, name)
-    }
+    instead = {_REENTRANT: Plain, _GENERATOR: plain, _NAMED: named}
+    saved = {name: getattr(module, name) for name in instead if hasattr(module, name)}
     try:
         for name in saved:
-            setattr(module, name, Plain if name == _REENTRANT else plain)
+            setattr(module, name, instead[name])
         yield
     finally:
         for name, value in saved.items():
