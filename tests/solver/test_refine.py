@@ -20,7 +20,7 @@ from lowtide.solver.simulate import simulate
 from lowtide.solver.solve import solve
 
 if TYPE_CHECKING:
-    from lowtide.solver.milp.problem import Answer, Problem
+    from lowtide.solver.milp.problem import Answer, Effort, Problem
 
 GRAPH = random_graph(12, 30, training=True)
 PEAK = simulate(GRAPH, Schedule.keep_everything(GRAPH)).peak_bytes
@@ -66,10 +66,10 @@ def test_programs_that_take_long_go_on_beside_the_rounds(monkeypatch: pytest.Mon
     went_on: list[bool] = []
     may_go_on = programs.Programs._may_go_on
 
-    def solve_slowly(self: Highs, problem: Problem, **options: Any) -> Answer:
+    def solve_slowly(self: Highs, problem: Problem, effort: Effort, **options: Any) -> Answer:
         slow.append(True)
         time.sleep(0.3)
-        return quick(self, problem, **options)
+        return quick(self, problem, effort, **options)
 
     def asked(self: programs.Programs) -> bool:
         went_on.append(may_go_on(self))
