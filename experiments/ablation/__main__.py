@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from experiments.published.__main__ import instances_folder
+from experiments.published.folder import instances_folder
 from lowtide.commands.terminal import aligned
 from lowtide.frontends.chains import linear_chain
 from lowtide.solver.errors import InputError, LowtideError

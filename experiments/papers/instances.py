@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowtide import Schedule, simulate
 from lowtide.frontends.instances import read_instance
 
 from ..published.cases import all_cases, path_of
+from ..published.folder import instances_folder
 from .rows import Subject
 
 if TYPE_CHECKING:
     from ..published.cases import Case
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def folder() -> Path:
-    """The folder LOWTIDE_INSTANCES, or the usual place beside the project."""
-    return Path(os.environ.get("LOWTIDE_INSTANCES", ROOT.parent / "shared" / "graphs"))
-
 
 def subjects(start: str) -> list[Subject]:
     """Instances whose name starts so, with their published budgets and figures."""
-    source = folder()
+    source = instances_folder()
     cases = [
         case
         for case in all_cases(source)[0]

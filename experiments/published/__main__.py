@@ -13,7 +13,6 @@ is done, and a second run with the same settings goes on from there.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from lowtide.solver.solve import solve
 
 from ..papers.command import INTERRUPTED
 from .cases import all_cases, path_of, select
+from .folder import instances_folder
 from .measure import Row, Settings, hopeless, measure
 from .results import Results, document, read_results, write_results
 from .table import line, table
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .cases import Case
-
-
-def instances_folder() -> Path:
-    """Where the instances are."""
-    beside = Path(__file__).resolve().parents[2].parent / "shared" / "graphs"
-    return Path(os.environ.get("LOWTIDE_INSTANCES", beside))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from experiments.published.folder import instances_folder
 from lowtide.frontends.instances import read_instance
 from lowtide.solver.errors import InputError
 from lowtide.solver.schedule import Schedule
@@ -18,13 +17,11 @@ from lowtide.solver.simulate import simulate
 from lowtide.solver.units import format_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lowtide.solver.graph import Graph
 
-FOLDER = Path(
-    os.environ.get(
-        "LOWTIDE_INSTANCES", Path(__file__).resolve().parents[2].parent / "shared" / "graphs"
-    )
-)
+FOLDER = instances_folder()
 FILES = sorted(path for path in FOLDER.glob("*.json.gz") if path.name != "published.json.gz")
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
+from experiments.published.folder import instances_folder
 from lowtide.frontends.instances import read_instance
 from lowtide.solver.plan import Status
 from lowtide.solver.schedule import Schedule
 from lowtide.solver.simulate import simulate
 from lowtide.solver.solve import solve
 
-FOLDER = Path(
-    os.environ.get("LOWTIDE_INSTANCES", Path(__file__).parents[2].parent / "shared" / "graphs")
-)
+FOLDER = instances_folder()
 
 
 @pytest.mark.parametrize(
