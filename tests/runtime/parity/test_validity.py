@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 D: Any = torch.distributions
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "checks_on")
+
+
+@pytest.fixture
+def checks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh process: `torch.compile` in an earlier test has switched them off for good."""
+    monkeypatch.setattr(D.Distribution, "_validate_args", True)
 
 
 def vae(self: Any, x: torch.Tensor) -> Any:
